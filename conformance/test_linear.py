@@ -6,7 +6,7 @@ import pytest
 
 import refsim.device
 from refsim.numerics import profiles
-from refsim.ptx.machine.limits import limits_of
+from refsim.ptx.machine.launch_rules import limits_of
 from refsim.silicon import launch_replay
 from refsim.testing import laws, run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file

@@ -11,7 +11,7 @@ from refsim.device.compile import TARGETS, compile_ptx
 from refsim.errors import RefsimError
 from refsim.evidence import Level
 from refsim.numerics.profiles import profile, rows_of
-from refsim.ptx.machine.limits import LIMITS, limits_of
+from refsim.ptx.machine.launch_rules import LIMITS, limits_of
 from refsim.reference.assembler import ptx_version, releases
 from refsim.targets import CHIPS, SPECIFIC_UNITS, has, lacking, names, runs, target_name, target_named
 

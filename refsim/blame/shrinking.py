@@ -17,7 +17,7 @@ from refsim.blame.statements import Candidate
 from refsim.blame.subjects import BlameSubject
 from refsim.device.assembling import Cubin
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.text.entry_names import NAMES_MARK
+from refsim.ptx.text.source_names import NAMES_MARK
 from refsim.render.cards import FieldsCard
 
 Item = TypeVar("Item")

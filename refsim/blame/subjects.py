@@ -15,8 +15,8 @@ from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.kernel_code import needs_a_gpu
 from refsim.kernels import Kernel, Launcher
-from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.parser import signatures
+from refsim.ptx.text.source_names import entry_named
 from refsim.render.cards import FieldsCard
 from refsim.testing.draws import drawn_from
 from refsim.testing.outputs import checked

@@ -20,7 +20,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.files.access import open_for_reading
 from refsim.kernel_code import code_of
 from refsim.kernels import Kernel
-from refsim.ptx.findings.waivers import Waiver
+from refsim.ptx.findings.table import Waiver
 from refsim.silicon.witness import SiliconWitness
 from refsim.testing.campaign import Progress, checked_budget, completed, run_part
 from refsim.testing.decisions import badness

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS, limits_of
-from refsim.ptx.text.constants import WARP_SIZE
+from refsim.ptx.machine.launch_rules import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS, limits_of
+from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.sources import CUDA_DRIVER, Source
 from refsim.targets import target_named
 

@@ -27,9 +27,9 @@ from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc, find_toolchai
 from refsim.device.units import Unit, read_unit
 from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernel_code import KernelCode, needs_a_gpu
-from refsim.ptx.text.entry_names import NAMES_MARK
-from refsim.ptx.text.files import read_ptx
+from refsim.ptx.text.lexer import read_ptx
 from refsim.ptx.text.parser import signatures
+from refsim.ptx.text.source_names import NAMES_MARK
 from refsim.render.cards import Card, Facts
 from refsim.sources import PTX
 from refsim.targets import Target, runs, target_named

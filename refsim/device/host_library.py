@@ -29,7 +29,7 @@ from refsim.kernel_code import KernelCode
 from refsim.kernels import Buffer, Launcher, Struct
 from refsim.layouts import tensor_map
 from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, SWIZZLE_MODES
-from refsim.ptx.machine.limits import limits_of
+from refsim.ptx.machine.launch_rules import limits_of
 
 BUILD = "build it by nvcc -shared -Xcompiler -fPIC -cudart none"
 _GUARD = bytes([0xA5]) * (1 << 15)  # behind the parameters, as many bytes as a launch passes at most

@@ -21,10 +21,17 @@ from refsim.device.driver import (
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import Extents
 from refsim.ptx.machine.arguments import argument_bytes, check_count
-from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, check_programmatic, extents, launch_shape
-from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
-from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.machine.launch_rules import (
+    MAX_STATIC_SHARED,
+    PORTABLE_CLUSTER,
+    LaunchShape,
+    check_parameters,
+    check_programmatic,
+    extents,
+    launch_shape,
+)
 from refsim.ptx.text.parser import parse, signatures
+from refsim.ptx.text.source_names import entry_named
 from refsim.ptx.text.syntax import Function, Module
 
 

@@ -34,18 +34,16 @@ from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.first_nan import NanArray, NanRow, NonFinite
-from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.race_reports import CONVERGED
+from refsim.ptx.checks.undefined import OpenBits
 from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, check_name
-from refsim.ptx.findings.waivers import Waiver, comments, lines_of
-from refsim.ptx.machine.launch import PreparedLaunch, changed_variables
-from refsim.ptx.machine.overlap import run_overlapped
+from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, Waiver, check_name, comments, lines_of
+from refsim.ptx.machine.launch import PreparedLaunch, changed_variables, run_overlapped
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot
 from refsim.ptx.memory.sparse import repeated
 from refsim.ptx.memory.tensor_map import encoded
-from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.text.source_names import entry_named
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 

@@ -20,14 +20,13 @@ from refsim.errors import Kind, RefsimError, counted
 from refsim.kernel_code import KernelCode
 from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
 from refsim.ptx.checks.first_nan import NonFinite
-from refsim.ptx.findings.compilers import CompilerDefect
 from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.findings.table import CompilerDefect
 from refsim.ptx.machine.arguments import MISFIT, check_count, misfit, raw_bytes
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables
-from refsim.ptx.machine.limits import Limits, limits_of
+from refsim.ptx.machine.launch_rules import Limits, limits_of
 from refsim.ptx.machine.program import trace_of
-from refsim.ptx.text.declared_types import UNKNOWN, declared_types
-from refsim.ptx.text.source_names import demangled
+from refsim.ptx.text.source_names import UNKNOWN, declared_types, demangled
 from refsim.standins.memory import DeviceMemory, caller
 from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord, add
 from refsim.targets import target_named

@@ -9,7 +9,7 @@ from typing import Any
 from refsim import ptx
 from refsim.device.sim import LAUNCH_SECONDS, SimLauncher
 from refsim.kernel_code import KernelCode, code_of
-from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.text.source_names import entry_named
 
 ORDERS = 16  # eager, lazy, and enough random ones that each warp is likely to come last
 

@@ -14,7 +14,7 @@ from refsim.device.sim import SimDevice
 from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Kernel
 from refsim.ptx.checks.first_nan import NanRow, NonFinite
-from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.text.source_names import entry_named
 from refsim.testing import verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed, decide, with_open_bits
 from refsim.testing.laws import observe

@@ -8,7 +8,7 @@ import pytest
 import refsim.device
 from refsim.device.schedules import MOST_HELD, _held
 from refsim.errors import RefsimError
-from refsim.ptx.text.entry_names import spelled
+from refsim.ptx.text.source_names import spelled
 
 FILE = Path(__file__).with_name("protocols.cu")
 RIGHT = {

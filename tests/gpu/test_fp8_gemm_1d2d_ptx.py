@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from refsim.device.compile import compile_ptx
-from refsim.ptx.machine.limits import limits_of
+from refsim.ptx.machine.launch_rules import limits_of
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 pytestmark = pytest.mark.usefixtures("committed_ptx")

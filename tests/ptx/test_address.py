@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from refsim.ptx.memory.address import is_shared, position_of, rank_bits, rank_of, with_rank
-from refsim.ptx.memory.space import WINDOWS
+from refsim.ptx.memory.space import WINDOWS, is_shared, position_of, rank_bits, rank_of, with_rank
 
 RANKS, OFFSETS = np.arange(16), np.array([0, 1024, (1 << 24) - 1])
 

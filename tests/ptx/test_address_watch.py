@@ -6,7 +6,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.memory.space import GLOBAL_BASE, SHARED_BASE, WINDOWS
-from refsim.ptx.observers.accesses import Stretch
+from refsim.ptx.observers.steps import Stretch
 
 PTX = """.version 9.0
 .target sm_90a

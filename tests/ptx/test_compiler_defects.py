@@ -8,7 +8,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.findings.compilers import defect_of
+from refsim.ptx.findings.table import defect_of
 from refsim.standins.records import Fidelity
 from refsim.standins.session import GpuSession
 from refsim.testing.adapters import TritonKernel

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.ptx.lowering.contraction import Contraction, contractions
+from refsim.ptx.lowering.liveness import Contraction, contractions
 from refsim.ptx.text.inline import inline
 
 KERNELS = sorted((Path(__file__).parents[2] / "gpu" / "ptx").glob("*.ptx"))

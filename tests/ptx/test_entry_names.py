@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.ptx.text.entry_names import NAMES_MARK, entry_named, spelled, template_arguments
+from refsim.ptx.text.source_names import NAMES_MARK, entry_named, spelled, template_arguments
 
 ENTRIES = (
     "cc",

@@ -3,7 +3,7 @@
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.ptx.machine.limits import (
+from refsim.ptx.machine.launch_rules import (
     LIMITS,
     ctas_per_sm,
     limits_of,

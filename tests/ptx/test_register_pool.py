@@ -6,7 +6,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.execution.tensor_cells import ColumnsAsked
-from refsim.ptx.sync.tensor_columns import TensorColumns
+from refsim.ptx.sync.register_pool import TensorColumns
 
 HEAD = """.version 9.0
 .target sm_90a

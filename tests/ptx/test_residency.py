@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.findings.faults import is_fault
+from refsim.ptx.findings.record import is_fault
 from refsim.ptx.machine import launch
 from refsim.ptx.machine.launch import WAVE_LANES, co_resident, few_ctas, may_wait_for_others
 from refsim.ptx.machine.launch_rules import launch_shape

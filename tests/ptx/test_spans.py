@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.checks.areas import Area, Spans
-from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.marks import Area, Marks, Spans
 
 items = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from refsim.ptx.checks import undefined_bits, undefined_completions
-from refsim.ptx.execution.masks import Mask
+from refsim.ptx.checks import undefined_bits
+from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import follower
@@ -40,7 +40,7 @@ def quiet() -> Iterator[None]:
 @pytest.fixture
 def without_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules without the completions of few bits, as for operands with many undefined bits."""
-    monkeypatch.setattr(undefined_completions, "FEW_BITS", -1)
+    monkeypatch.setattr(undefined_bits, "FEW_BITS", -1)
 
 
 def family(bound: Bound) -> str:

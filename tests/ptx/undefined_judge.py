@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_completions
-from refsim.ptx.execution.masks import Mask
+from refsim.ptx.checks import undefined_bits
+from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.execution.types import UNSIGNED, unview, view
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.ptx.lowering.operands import Constant
-from refsim.ptx.lowering.steps import Step
+from refsim.ptx.lowering.steps import Constant, Step
 from refsim.ptx.lowering.tracked import follower
 from refsim.ptx.text.syntax import Register, RegisterPart, with_selectors
 
@@ -280,8 +279,8 @@ def judge(bound: Bound, seed: int, ties: tuple[bool, ...] = (False, True), lanes
 def main(mnemonics: list[str], most: int) -> None:
     """Print a line for each form that is not exact, with completions of few bits and without, and the sums."""
     np.seterr(all="ignore")
-    for few in (undefined_completions.FEW_BITS, -1):
-        undefined_completions.FEW_BITS = few
+    for few in (undefined_bits.FEW_BITS, -1):
+        undefined_bits.FEW_BITS = few
         forms: dict[str, Count] = {}
         opcodes = list(judged_opcodes(most, *mnemonics))
         for number, bound in enumerate(opcodes):

@@ -13,7 +13,7 @@ from refsim.errors import RefsimError
 from refsim.kernels import Struct
 from refsim.ptx import load
 from refsim.ptx.machine.arguments import PointerTo
-from refsim.ptx.text.declared_types import declared_types, differs
+from refsim.ptx.text.source_names import declared_types, differs
 from refsim.standins import cupy as cp
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images

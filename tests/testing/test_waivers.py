@@ -19,7 +19,7 @@ from refsim.cli.answers.judged import judged
 from refsim.cli.answers.junit import junit
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
-from refsim.ptx.findings.waivers import Waiver, comments
+from refsim.ptx.findings.table import Waiver, comments
 from refsim.testing import Verdict, run_campaign
 from refsim.testing.laws import agrees_with_oracle
 from refsim.testing.oracle_checks import NO_SLACK

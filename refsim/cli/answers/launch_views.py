@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from refsim.errors import RefsimError
     from refsim.ptx import BankUse, Crowd, Trace
     from refsim.ptx.checks.first_nan import NanRow
-    from refsim.ptx.observers.accesses import Touched
-    from refsim.ptx.observers.steps import Held, Ran
+    from refsim.ptx.observers.steps import Held, Ran, Touched
     from refsim.ptx.text.syntax import Statement
     from refsim.render import Cell
 

@@ -225,7 +225,7 @@ def _first_nan(again: "Callable[[NonFinite], None]", given: "list[LaunchArgument
 def _no_entry(program: "Program", file: Path) -> str:
     """Raise RefsimError with all entries and their parameters, and a command for the first."""
     from refsim.ptx.machine.arguments import described, examples
-    from refsim.ptx.text.entry_names import spelled
+    from refsim.ptx.text.source_names import spelled
 
     entries = {spelled(name): parameters for name, parameters in program.entries.items()}
     rule = "; ".join(f"entry {name} ({described(each)})" for name, each in entries.items())

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import TensorMap
-from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
-from refsim.ptx.async_ops.ends import Ends, changed
+from refsim.ptx.async_ops.ends import BULK_BYTES, Box, Ends, changed, fill_of
+from refsim.ptx.async_ops.torn_products import on_trial, others_watching, watching
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
-from refsim.ptx.async_ops.trials import on_trial, others_watching, watching
-from refsim.ptx.checks.areas import AccessPart, Repeats
+from refsim.ptx.checks.marks import AccessPart, Repeats
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.lowering.granules import granule
+from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 

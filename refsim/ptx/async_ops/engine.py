@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 
 from refsim.layouts.tma import TensorMap
 from refsim.ptx.async_ops.box_batches import BoxBatch, batch_of, loaded, stored
-from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
-from refsim.ptx.async_ops.completion import ThreadGroups
-from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends, changed
-from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.ends import BULK_BYTES, TENSOR_RULE, Box, Ends, changed, fill_of
+from refsim.ptx.async_ops.queue import Queue, ThreadGroups
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.atomic import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
-from refsim.ptx.memory.address import rank_of
-from refsim.ptx.memory.space import ITEM, AccessError, Space
+from refsim.ptx.memory.space import ITEM, AccessError, Space, rank_of
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import SHARE
-from refsim.ptx.checks.in_flight_operands import OperandReads
+from refsim.ptx.checks.in_flight import OperandReads
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.tensor_order import HandedOver, TensorOrder, are_piped, by_warps, spoken
-from refsim.ptx.checks.torn_operands import ProductReads, tear
+from refsim.ptx.checks.undefined import ProductReads, tear
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.tensor_cells import TensorBox
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.memory.tensor_memory import TENSOR_LANES, TensorMemory
+from refsim.ptx.memory.tensor_map import TENSOR_LANES, TensorMemory
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]

@@ -14,14 +14,15 @@ from refsim.formats import element_named, float_named
 from refsim.numerics.sparse import sparsity_of
 from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
 from refsim.ptx.async_ops.torn_products import Operands, OperandsAsked, Sides, see_torn, show_at_once, torn_now
-from refsim.ptx.checks.torn_operands import Key
+from refsim.ptx.checks.undefined import Key
 from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.metadata import MetadataError, tensor_positions
-from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox, check_held
-from refsim.ptx.execution.tensor_copy import CopyAsked
-from refsim.ptx.execution.tensor_operands import (
+from refsim.ptx.execution.matrix_operands import MetadataError, tensor_positions
+from refsim.ptx.execution.tensor_cells import MISUSE, CopyAsked, TensorBox, check_held
+from refsim.ptx.execution.tensor_product import (
     DescriptorError,
+    ProductAsked,
+    TensorForm,
     bytes_used,
     chunk_rows,
     chunks_of,
@@ -29,14 +30,14 @@ from refsim.ptx.execution.tensor_operands import (
     codes_in_shared,
     fields_in_columns,
     is_assumed,
+    places_of,
     shifted_chunks,
 )
-from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
 from refsim.ptx.isa.products import MmaKind, Scales, array_type, tensor_kind
 from refsim.ptx.memory.access import ASYNC, READ, Access
 from refsim.ptx.memory.space import ITEM
-from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES
+from refsim.ptx.memory.tensor_map import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES
 from refsim.sources import PTX
 
 Array = NDArray[Any]

@@ -1,9 +1,9 @@
 """The search for rows of A and columns of B that change while a product reads them.
 
-The observers of memory look at the chunks of rows on trial: first at all, then at eight rows, then at single rows.
-"""
+The observers of memory look at the chunks of rows on trial: first at all, then at eight rows, then at single rows. An
+observer that would report something stops the trial. The work is then shown again piece by piece."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.async_ops.trials import doubt, look, on_trial, watching
-from refsim.ptx.checks.torn_operands import TEARS, note_torn, spoken, torn_of
-from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.async_ops.transfers import TransferHost
+from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.checks.undefined import TEARS, note_torn, spoken, torn_of, tracking_of
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import CORE_ROW, turns
-from refsim.ptx.memory.access import ASYNC, READ, Access
+from refsim.ptx.findings.record import DoubtError
+from refsim.ptx.memory.access import ASYNC, READ, Access, Observer
+
+
+def watching(machine: Machine, name: str) -> list[Observer]:
+    """Return the observers of a state space, except the counter of bank conflicts."""
+    return [each for each in machine.port.observers.get(name, ()) if not isinstance(each, BankCounter)]
+
+
+def others_watching(machine: TransferHost, name: str) -> list[Observer]:
+    """Return the observers of a state space, except the checks that are asked separately about writes of copies."""
+    return [each for each in watching(machine, name) if each is not machine.races and each is not machine.proxies]
+
+
+def on_trial(machine: Machine, look: Callable[[], None]) -> bool:
+    """Let the observers look at something; return whether none of them has anything to report."""
+    return doubt(machine, look) is None
+
+
+def doubt(machine: Machine, look: Callable[[], None]) -> RefsimError | None:
+    """Let the observers look at something; return the first finding that one of them would report, or None."""
+    machine.is_on_trial = True
+    try:
+        look()
+    except DoubtError as error:
+        return error.finding
+    except RefsimError as error:
+        return error
+    finally:
+        machine.is_on_trial = False
+    return None
+
+
+def look(observers: Sequence[Observer], access: Access) -> None:
+    """Show an access that is about to be made to the observers."""
+    for observer in observers:
+        observer.before(access)
+
 
 Array = NDArray[Any]
 Operands = dict[str, tuple[Array, Array | None]]  # by side: chunks (units, chunks), and a mask of those to show

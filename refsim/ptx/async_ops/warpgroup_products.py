@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import float_named
-from refsim.ptx.async_ops.completion import ThreadGroups
-from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.queue import Queue, ThreadGroups
 from refsim.ptx.async_ops.torn_products import (
     Operands,
     OperandsAsked,
@@ -29,11 +28,10 @@ from refsim.ptx.async_ops.torn_products import (
     together,
     torn_now,
 )
-from refsim.ptx.checks.areas import Read
-from refsim.ptx.checks.in_flight_operands import OperandReads
-from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
+from refsim.ptx.checks.in_flight import CODES, OperandReads, RegisterWatch, Touch, groups_of
+from refsim.ptx.checks.marks import Read
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.torn_operands import Key, tear
+from refsim.ptx.checks.undefined import Key, tear
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import (

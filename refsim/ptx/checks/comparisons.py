@@ -13,18 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks.areas import AccessPart, Area, Repeats
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import AccessEvent, By, History
-from refsim.ptx.checks.marks import Chains, Link, Marks
+from refsim.ptx.checks.marks import AccessPart, Area, Chains, Link, Marks, Repeats
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.checks.torn_operands import tear
+from refsim.ptx.checks.undefined import tear
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.matrix_operands import CORE_ROW
-from refsim.ptx.memory.access import Access
-from refsim.ptx.memory.semantics import CLUSTER, GPU
+from refsim.ptx.memory.access import CLUSTER, GPU, Access
 from refsim.ptx.memory.space import Space
 
 Array = NDArray[Any]

@@ -17,12 +17,11 @@ import numpy as np
 from refsim.conversions import decode
 from refsim.errors import RefsimError, counted
 from refsim.formats import array_type, element_named
-from refsim.ptx.checks.open_bits import OpenBits
-from refsim.ptx.checks.undefined import UndefinedEvent, place_in
+from refsim.ptx.checks.undefined import OpenBits, UndefinedEvent, place_in
 from refsim.ptx.checks.undefined_memory import Shadow, cells_of, space_named, write
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Array, Mask
+from refsim.ptx.execution.register_file import Array, Mask
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region
 from refsim.ptx.text.syntax import Register, Statement, place

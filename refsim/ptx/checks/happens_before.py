@@ -30,15 +30,17 @@ from refsim.ptx.checks.knowledge import (
     Key,
     Knowledge,
     Released,
+    Rows,
     as_stamps,
     joined,
     largest,
+    of_lane,
+    of_lanes,
     places,
     together,
 )
-from refsim.ptx.checks.snapshots import Rows, of_lane, of_lanes
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of, runs
-from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
+from refsim.ptx.memory.access import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
 BARRIERS = 16  # of a CTA

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
-from refsim.ptx.checks.torn_operands import ProductReads
-from refsim.ptx.memory.access import READ, Access
-from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
+from refsim.ptx.checks.undefined import ProductReads
+from refsim.ptx.memory.access import READ, WEAK, Access, Semantics, semantics
+from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import Addresses
-from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]

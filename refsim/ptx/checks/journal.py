@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Geometry, Ids
-from refsim.ptx.memory.access import Access
-from refsim.ptx.memory.semantics import WEAK, Semantics
+from refsim.ptx.memory.access import WEAK, Access, Semantics
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]

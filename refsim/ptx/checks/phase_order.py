@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released, together
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released, Rows, together
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.checks.snapshots import Rows
 from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
-from refsim.ptx.memory.access import READ, WRITE, Access
-from refsim.ptx.memory.semantics import CLUSTER, Semantics
+from refsim.ptx.memory.access import CLUSTER, READ, WRITE, Access, Semantics
 
 Array = NDArray[Any]
 OBJECT_BYTES = 8

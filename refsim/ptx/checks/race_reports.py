@@ -13,9 +13,8 @@ from refsim.ptx.checks.journal import ARRIVE, FENCE, MEET_CTA, MEET_LANES, MEET_
 from refsim.ptx.checks.repairs import Repair, UnorderedPair, missing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.memory.access import DISCARD, READ, Access
-from refsim.ptx.memory.semantics import GPU
+from refsim.ptx.findings.record import fault
+from refsim.ptx.memory.access import DISCARD, GPU, READ, Access
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 

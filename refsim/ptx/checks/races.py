@@ -17,22 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import AccessPart, Area, Read, Repeats, is_rising, unequal
-from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import AccessEvent, History
-from refsim.ptx.checks.marks import Chains
-from refsim.ptx.checks.orders import Orders
+from refsim.ptx.checks.marks import AccessPart, Area, Chains, Read, Repeats, is_rising, unequal
+from refsim.ptx.checks.orders import Orders, RemoteAccesses
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
-from refsim.ptx.checks.torn_operands import ProductReads
+from refsim.ptx.checks.undefined import ProductReads
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
-from refsim.ptx.memory.semantics import CTA, GPU, Semantics
+from refsim.ptx.findings.record import fault
+from refsim.ptx.memory.access import CTA, GPU, READ, UPDATE, WRITE, Access, Semantics
 from refsim.ptx.memory.space import Region
 
 Array = NDArray[Any]

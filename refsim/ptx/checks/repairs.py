@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import journal
-from refsim.ptx.checks.cluster_order import ClusterOrder
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.journal import AccessPlaces, Note
 from refsim.ptx.checks.knowledge import NOTHING
+from refsim.ptx.checks.orders import ClusterOrder
 from refsim.ptx.execution.geometry import Geometry, Ids
-from refsim.ptx.memory.access import READ, UPDATE, WRITE
-from refsim.ptx.memory.semantics import GPU, Semantics
+from refsim.ptx.memory.access import GPU, READ, UPDATE, WRITE, Semantics
 from refsim.ptx.text.syntax import Statement
 
 SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"

@@ -23,7 +23,7 @@ from refsim.ptx.checks.repairs import UnorderedPair, missing
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import TensorBox
-from refsim.ptx.memory.semantics import GPU, Semantics
+from refsim.ptx.memory.access import GPU, Semantics
 from refsim.ptx.text.syntax import Statement, place
 
 CODE = "race"

@@ -6,25 +6,101 @@ rule of each instruction implementation (`undefined=` in refsim.ptx.isa). None s
 that defined values cost little. Only bits that reach an output, an address or a decision are a finding. A branch that
 decides only what registers hold makes these registers undefined. Uninitialized memory that was read and reached nothing
 is a note.
-"""
+
+Operands in shared memory of which some bytes change while a tensor core may read them.
+
+Rows of A do not mix, nor do columns of B. So such bytes make rows or columns of D undefined, and the launch goes on. A
+kernel with 16 rows multiplies 64 of them and drops the others, whose bytes may be a stage that a copy still fills. The
+access that changes the bytes becomes a finding once undefined bits of D reach an output, an address or a decision.
+
+A change after a product began is seen too late to follow its bits. The launch then runs again, with these rows known.
+
+Unspecified bits of arithmetic results, tracked like uninitialized bits: whether they decide anything or only change
+values.
+
+For `.approx`, float atomics, or products that the assembler may contract, a GPU may return other bits than the
+simulator. If such bits reach a branch, the guard of a store or an address, the GPU may behave differently."""
 
 from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Array, Mask, Origins, all_ones
-from refsim.ptx.execution.types import UNSIGNED
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.memory.space import Space
+from refsim.ptx.execution.register_file import Array, Mask, Origins, all_ones
+from refsim.ptx.execution.types import UNSIGNED, PtxType
+from refsim.ptx.findings.record import LaunchFindings, fault
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import GLOBAL_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
+
+Key = tuple[int, int, str]  # the PTX line of a product, the unit of the CTA that executes it, and "a" or "b"
+TEARS = ("race", "read-before-wait")
+CHUNK_BYTES = 16  # bytes of a chunk
+
+
+class ProductReads(Protocol):
+    """A product, and the chunks of shared memory that it reads."""
+
+    def rows_at(self, items: Array) -> dict[Key, Array]:
+        """Return which rows of A and columns of B chunks hold, by number in the flat shared memory."""
+
+
+@dataclass
+class TornRows:
+    """The rows and columns found in all runs of a launch, with the first finding of each operand. `grew`: this run has
+    found some that the next run must know from the start."""
+
+    rows: dict[Key, Array] = field(default_factory=dict)
+    errors: dict[Key, RefsimError] = field(default_factory=dict)
+    grew: bool = False
+
+    def add(self, found: dict[Key, Array], error: RefsimError) -> None:
+        """Add rows and columns that the accesses of `error` change."""
+        for key, rows in found.items():
+            before = self.rows.get(key, np.zeros_like(rows))
+            self.grew |= bool((rows & ~before).any())
+            self.rows[key] = before | rows
+            self.errors.setdefault(key, error)
+
+
+def torn_of(machine: Context) -> TornRows | None:
+    """Return the rows that earlier runs of the launch found; None if it follows no undefined bits or runs only once."""
+    found: TornRows | None = getattr(machine.tracking, "torn", None)
+    return found
+
+
+def tear(machine: Context, statement: Statement, product: ProductReads, items: Array, error: RefsimError) -> None:
+    """Make rows of D undefined whose operands the accesses of `error` change at chunks `items`. Without the check of
+    uninitialized bits this is a note."""
+    torn = torn_of(machine)
+    if torn is not None:
+        torn.add(product.rows_at(items), error)
+    elif machine.tracking is not None:
+        machine.report(error, statement)
+    else:
+        machine.saw_unwritten()
+        note_torn(machine, statement, error)
+
+
+def note_torn(machine: Context, statement: Statement, error: RefsimError) -> None:
+    """Note bytes of an operand that change, in a launch that follows no undefined bits."""
+    what = f"{error.what}: rows of D are undefined, which is not followed without the check uninitialised"
+    machine.findings.note(replace(error, what=what), statement)
+
+
+def spoken(error: RefsimError, rows: Array, side: str) -> RefsimError:
+    """Return a finding that names the rows of A or columns of B whose results are undefined."""
+    first, last = (int(each) for each in np.flatnonzero(rows.any(axis=0))[[0, -1]])
+    what = f"{error.what}: {'rows' if side == 'a' else 'columns'} {first} to {last} of D are undefined"
+    return replace(error, what=what)
+
 
 RULE = "undefined bits may be moved about and dropped; no output, address or decision may depend on them"
 KEPT = 1 << 22  # undefined reads kept with thread and address; of later reads only the statement is kept
@@ -236,3 +312,70 @@ def undefined(tracking: Tracking, machine: Context, index: int) -> Mask:
     first = tracking.origins.append(event, lanes)
     ones = all_ones(np.dtype(np.bool_) if bits == 1 else UNSIGNED[bits])
     return Mask(np.repeat(ones, lanes), np.arange(first, first + lanes, dtype=np.int32))
+
+
+@dataclass
+class OpenBits(Tracking):
+    """The unspecified bits of the launches of one program in one memory; `reaches` lists what they decided, first found
+    first. The results of the statements at `lines` of the PTX are unspecified. Uninitialized bits are tracked too, but
+    reported by another check."""
+
+    level: str = "record"
+    findings: LaunchFindings = field(default_factory=LaunchFindings)
+    torn: TornRows | None = field(default_factory=TornRows)
+    lines: frozenset[int] = frozenset()
+    reaches: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def begin(self, memory: GlobalMemory, opcodes: Collection[str]) -> None:
+        """Begin a launch of a kernel with these opcodes."""
+
+    def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
+        """Record that unspecified bits decide something (`what`), with the first statement that they came from."""
+        if mask is None or not self.lines:
+            return
+        statement, numbers = lanes.statement, np.unique(mask.origin[mask.origin != 0])
+        sources = np.unique(self.origins.lines(numbers)).tolist()
+        source = next((line for line in sources if line in self.lines), None)
+        assert statement is not None
+        if source is not None:
+            self.reaches.setdefault((what, statement.line), f"{what}: {place(statement)}, from PTX line {source}")
+
+    def open_in(self, memory: GlobalMemory, address: int, size: int) -> NDArray[np.uint8]:
+        """Return the masks of bytes of global memory after the last launch: set bits are unspecified."""
+        start, found = address - GLOBAL_BASE, np.zeros(size, np.uint8)
+        shadow = self.masks.get("global")
+        if shadow is not None and shadow.space is memory.space:
+            held = shadow.bits[start : start + size]
+            found[: len(held)] = held
+        return found
+
+    def opened(
+        self, lanes: Lanes, sources: Sequence[tuple[Any, PtxType]], masks: list[Any], keep: tuple[type, ...]
+    ) -> list[Any]:
+        """Return the masks of a statement's sources as if all their bits were unspecified, except sources of the kinds
+        `keep`. The rule of the statement then derives the masks of its results, in registers and in memory."""
+        event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "its result is open")
+
+        def whole(source: Any, type: PtxType, mask: Any) -> Any:
+            if source is None or isinstance(source, keep):
+                return mask
+            if isinstance(source, tuple):
+                return [whole(each, type, one) for each, one in zip(source, mask or [None] * len(source), strict=True)]
+            return _full(lanes.count, type, event)
+
+        return [whole(source, type, mask) for (source, type), mask in zip(sources, masks, strict=True)]
+
+    def returned(self, lanes: Lanes, results: Sequence[tuple[Any, PtxType]]) -> list[Any]:
+        """Return the masks of the results of an atomic: all unspecified, since the order of atomics is unspecified."""
+        event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "what it finds is open")
+        return [
+            [_full(lanes.count, type, event) for _ in result]
+            if isinstance(result, tuple)
+            else _full(lanes.count, type, event)
+            for result, type in results
+        ]
+
+
+def _full(count: int, type: PtxType, origin: Origins) -> Mask:
+    """Return a mask of `count` lanes with every bit of a type set."""
+    return Mask(np.repeat(all_ones(np.dtype(np.bool_) if type.name == "pred" else type.bits_dtype), count), origin)

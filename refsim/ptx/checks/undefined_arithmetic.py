@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full
-from refsim.ptx.checks.undefined_completions import outcomes, varying
+from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full, outcomes, varying
 from refsim.ptx.execution.types import PtxType
 
 Array = NDArray[Any]

@@ -12,9 +12,8 @@ from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.register_file import Registers
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.memory.access import Port
+from refsim.ptx.memory.access import Port, Semantics
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.memory.space import Region, Space
 from refsim.ptx.text.syntax import Function, Statement
 

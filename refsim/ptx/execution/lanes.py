@@ -15,12 +15,10 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context, ProductsInFlight
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.memory.access import Access
-from refsim.ptx.memory.address import position_of, rank_bits, rank_of
-from refsim.ptx.memory.semantics import Semantics, semantics
-from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
-from refsim.ptx.memory.tensor_memory import TensorMemory
+from refsim.ptx.findings.record import fault
+from refsim.ptx.memory.access import Access, Semantics, semantics
+from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space, position_of, rank_bits, rank_of
+from refsim.ptx.memory.tensor_map import TensorMemory
 from refsim.ptx.text.syntax import Statement, location_of
 
 _FEW = 1024  # up to so many lanes a copy is faster than a view

@@ -1,6 +1,9 @@
-"""The registers of all lanes as data: an array per slot, and facts about each register in addition to its bits."""
+"""The registers of all lanes as data: an array per slot, and facts about each register in addition to its bits.
 
-from collections.abc import Iterable
+Masks of undefined bits as values: a set bit marks the bit below it as undefined; None is a mask without a set bit.
+refsim.ptx.checks.undefined explains what the masks mean for a launch."""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +11,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Ids
-from refsim.ptx.execution.masks import Mask
+
+Array = NDArray[Any]
+Origins = NDArray[np.int32]
+
+
+class UnwrittenReadError(Exception):
+    """A lane is about to read an uninitialized register: the launch is run again, with masks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The undefined bits of one register for a set of lanes, (n,), and the event that caused each lane's (0: none)."""
+
+    bits: Array
+    origin: Origins
+
+    def part(self, chosen: Any) -> "Mask | None":
+        """Return the mask of the chosen lanes (an index or a boolean array), or None if they have no undefined bit."""
+        return mask_of(self.bits[chosen], self.origin[chosen])
+
+
+def nonzero(bits: Array) -> NDArray[np.bool_]:
+    """Return which items have a set bit, (n,). Items of 16 bytes are complex numbers to NumPy, which takes -0 for 0."""
+    if bits.dtype.itemsize == 16:
+        return np.asarray(np.ascontiguousarray(bits).view(np.uint64).reshape(-1, 2).any(axis=1))
+    return np.asarray(bits != 0)
+
+
+def all_ones(dtype: "np.dtype[Any]") -> Array:
+    """Return one item with every bit set, shape (1,)."""
+    return np.array([True]) if dtype == np.bool_ else np.frombuffer(b"\xff" * dtype.itemsize, dtype)
+
+
+def either(first: Array, second: Array) -> Array:
+    """Return the bits that are set in the first or the second array."""
+    if first.dtype.itemsize < 16:
+        return np.asarray(first | second)
+    pair = (np.ascontiguousarray(each).view(np.uint64) for each in np.broadcast_arrays(first, second))
+    return np.bitwise_or(*pair).view(first.dtype)
+
+
+def mask_of(bits: Array, origin: Array) -> Mask | None:
+    """Return a mask of these bits and events, or None if no bit is set."""
+    set_ = nonzero(bits)
+    return Mask(bits, np.where(set_, origin, 0).astype(np.int32, copy=False)) if set_.any() else None
+
+
+def flat(masks: Any) -> Iterator[Mask]:
+    """Yield the masks of one operand or of several, vectors included; None is left out."""
+    if isinstance(masks, list | tuple):
+        for mask in masks:
+            yield from flat(mask)
+    elif masks is not None:
+        yield masks
+
+
+def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origins]:
+    """Return which of `count` lanes have an undefined bit in any mask, and for each lane the first event that caused
+    one."""
+    origin = np.zeros(count, np.int32)
+    for mask in masks:
+        origin = np.where(origin == 0, mask.origin, origin)
+    return origin != 0, origin
 
 
 class Unwritten:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Mask, UnwrittenReadError, mask_of
+from refsim.ptx.execution.register_file import Mask, UnwrittenReadError, mask_of
 
 Array = NDArray[Any]
 

@@ -1,12 +1,119 @@
-"""The table of all checks of a launch with their severities, and the choice of checks for a launch."""
+"""The table of all checks of a launch with their severities, and the choice of checks for a launch.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Waivers: findings that a user allows, each by its check and one line of the source.
+
+`race@kernel.cu:120` allows a race of an access at that line of CUDA, `race@kernel.ptx:33` at that line of PTX. The
+comment `// refsim: allow race` allows the race at its own line, also as `/* ... */`, without the colon or in capitals.
+
+Known defects of compilers: findings that are the compiler's fault, and not the kernel author's."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 
 from refsim.errors import RefsimError, named, unknown
-from refsim.ptx.findings.compilers import CompilerDefect, defect_of
-from refsim.ptx.findings.waivers import WAIVER_RULE, Waiver
+from refsim.ptx.text.syntax import Statement
+from refsim.sources import Source
+
+WAIVER_RULE = (
+    "a waiver is CHECK@FILE:LINE, such as race@kernel.cu:120, for a check that has lines and does not stop a launch, or "
+    "barrier-misuse at a second mbarrier.init"
+)
+_FORM = re.compile(r"([^@]*)@(?:.*[/\\])?([^@:/\\]+):([1-9][0-9]{0,8})")
+_CODE = r"""(?:'\\?"'|"(?:\\.|[^"\\])*"|(?!'\\?"')[^"])*?"""  # a // within a string begins no comment
+_ALLOWED = r"(?://|/\*).*?\brefsim(?::[ \t]*|[ \t]+)allow\b[ \t]*(.*?)(?:\*/(.*))?$"
+_COMMENT = re.compile(rf"^({_CODE}){_ALLOWED}", re.IGNORECASE)
+Line = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """An allowed finding: the name of its check, the name of a file without its folder, and a line from 1 on."""
+
+    check: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.check}@{self.file}:{self.line}"
+
+    @staticmethod
+    def of(text: str) -> "Waiver":
+        """Return the waiver of a text; the name of its check is not looked up. Raises RefsimError unknown-check."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise RefsimError("unknown-check", f"{text!r:.80} is no waiver", rule=WAIVER_RULE)
+        return Waiver(found[1], found[2], int(found[3]))
+
+    @property
+    def is_of_ptx(self) -> bool:
+        return self.file.endswith(".ptx")
+
+    def is_at(self, lines: Iterable[Line]) -> bool:
+        """Return whether one of these lines is the waiver's."""
+        return any(line == self.line and name in (self.file, "" if self.is_of_ptx else None) for name, line in lines)
+
+    def allows(self, error: RefsimError) -> bool:
+        """Return whether a finding is of this check, and one of its accesses at this line."""
+        if error.code != self.check:
+            return False
+        said = f"{error.where} {error.what.partition(', with no ')[0]}"
+        at = f"PTX line {self.line}" if self.is_of_ptx else rf"(?<![\w.-]){re.escape(self.file)}:{self.line}"
+        return re.search(rf"{at}(?!\d)", said) is not None
+
+
+def lines_of(statement: Statement) -> Iterator[Line]:
+    """Yield the lines of a statement: of CUDA with all calls around it, and of PTX, whose file is ""."""
+    yield "", statement.line
+    for at in statement.location.places() if statement.location else ():
+        yield at.file, at.line
+
+
+def comments(file: str, text: str) -> Iterator[tuple[Waiver, bool]]:
+    """Yield (waiver, whether there is code beside the comment) for each check that a comment of a source allows."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if "refsim" in line.lower() and (found := _COMMENT.match(line)):
+            for name in found[2].replace(",", " ").split() or [""]:
+                yield Waiver(name, file, number), bool(found[1].strip() or (found[3] or "").strip())
+
+
+@dataclass(frozen=True)
+class CompilerDefect:
+    """One defect of the versions of a compiler before `fixed_in` (None: of all versions so far). It covers findings of
+    `code` at an instruction that matches `at`, whose text matches `text`. `says` informs the reader, `source` is where
+    the compiler's authors state it. `is_open`: bits of results depend on it."""
+
+    name: str
+    fixed_in: tuple[int, ...] | None
+    code: str
+    at: str
+    text: str
+    says: str
+    source: Source
+    is_open: bool = False
+
+    def is_of(self, version: tuple[int, ...]) -> bool:
+        """Return whether a version such as (3, 6, 0) has the defect."""
+        return self.fixed_in is None or version < self.fixed_in
+
+    def explains(self, error: RefsimError, opcode: str) -> bool:
+        """Return whether a finding at an instruction is this defect."""
+        return (
+            error.code == self.code
+            and re.match(self.at, opcode) is not None
+            and re.search(self.text, error.what) is not None
+        )
+
+    def named(self, error: RefsimError) -> RefsimError:
+        """Return a finding with this defect as its help."""
+        return replace(error, help=f"{self.says} ({self.source})")
+
+
+def defect_of(error: RefsimError, opcode: str, defects: Sequence[CompilerDefect]) -> CompilerDefect | None:
+    """Return the first of the defects that a finding at an instruction is; None if it is none."""
+    return next((each for each in defects if each.explains(error, opcode)), None)
+
 
 LEVELS = ("error", "record", "off")
 STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"

@@ -1,5 +1,5 @@
-"""Copies that go on while threads compute: runs of bytes by the copy engine, cp.async by threads, and the stores and
-reductions to another CTA of the cluster, whose mbarrier counts their bytes."""
+"""Copies of runs of bytes by the copy engine: cp.async.bulk, its reductions and prefetches, and the groups of a
+thread."""
 
 from functools import partial
 from typing import Any
@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.checks.undefined_copies import asked
-from refsim.ptx.checks.undefined_memory import copied
+from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.types import TYPES
-from refsim.ptx.isa.atomic import reduction
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -132,114 +127,3 @@ def wait_group(lanes: Lanes, n: Array, *, read: bool) -> None:
     """Wait until at most the `n` newest of the thread's bulk groups are in flight; with .read, until the others have
     been read."""
     lanes.machine.engine.wait(lanes, int(np.asarray(n)[0]), read=read)
-
-
-_SENT = "{.space:shared::cluster}.mbarrier::complete_tx::bytes"
-
-
-def sent(operands: RuleOperands) -> list[Any]:
-    """Demand that addresses and sent values are defined; return the masks of the results."""
-    for mask in operands.masks:
-        for each in mask if isinstance(mask, list) else [mask]:
-            operands.demand(each, "what an asynchronous store is given")
-    return defined(operands)
-
-
-_async = partial(instruction, since="sm_90", undefined=sent)
-
-
-def _shared(address: Array, space: str | None) -> Array:
-    """Return addresses as offsets in the window of shared memory; generic addresses differ from offsets by a
-    constant."""
-    at, start = address.astype(np.int64), WINDOWS["shared"]
-    return at if space else np.where((at >= start) & (at < start + WINDOW_SIZE), at - start, at)
-
-
-for _vectors, _types in (("v2", "b32|b64|u32|u64|s32|s64|f32|f64"), ("v4", "b32|u32|s32|f32")):
-    _form = f"st.async{{.weak}}{_SENT}{{.vec:v2}}" if _vectors == "v2" else f"st.async{{.weak}}{_SENT}.{{vec:v4}}"
-
-    @_async(f"{_form}.{{type:{_types}}} [a], b*, [bar]", ignores=("weak", "vec"), source=PTX["st.async"])
-    def store_counted(lanes: Lanes, to: Array, b: list[Array], barrier: Array, *, space: str | None, type: str) -> None:
-        """Send the values to shared memory of a CTA, whose mbarrier counts their bytes."""
-        row = TYPES[type]
-        words = np.stack([lanes.full(column.view(row.bits_dtype)) for column in b], axis=1)
-        lanes.machine.engine.send(lanes, _shared(to, space), words, _shared(barrier, space))
-
-
-for _operations, _types in (
-    ("inc|dec", "u32"),
-    ("min|max", "u32|s32"),
-    ("and|or|xor", "b32"),
-    ("add", "u32|s32|u64|s64"),
-):
-
-    @_async(
-        f"red.async.relaxed.cluster{_SENT}.{{operation:{_operations}}}.{{type:{_types}}} [a], b, [bar]",
-        source=PTX["red.async"],
-    )
-    def reduce(
-        lanes: Lanes, to: Array, b: Array, barrier: Array, *, space: str | None, operation: str, type: str
-    ) -> None:
-        """Send the value to be combined with the contents of a CTA's shared memory; its mbarrier counts the bytes."""
-        row, update = TYPES[type], reduction(operation, type)
-        assert update is not None
-        words = np.ascontiguousarray(lanes.full(b)).view(row.bits_dtype)[:, None]
-        lanes.machine.engine.send(lanes, _shared(to, space), words, _shared(barrier, space), update)
-
-
-SIZES = {"ca": (4, 8, 16), "cg": (16,)}
-_THREAD_COPY = PTX["cp.async"]
-_STEM = "cp.async.{cop:ca|cg}.{space:shared::cta|shared}.global"
-_PREFETCH = "{.prefetch:L2::64B|L2::128B|L2::256B}"
-# Cache hints and prefetch sizes change no value.
-_HINTS = ("space", "prefetch")
-_copy = partial(instruction, ignores=_HINTS, since="sm_80", undefined=copied, source=_THREAD_COPY)
-
-
-def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, cop: str) -> None:
-    """Start copies of `bytes_` bytes that read the first `given` bytes of the source and fill the rest with zeros."""
-    count = int(bytes_[0])
-    if len(bytes_) != 1 or count not in SIZES[cop]:
-        allowed = " or ".join(map(str, SIZES[cop]))
-        what = f"cp.async.{cop} of {count} bytes"
-        raise lanes.fault("invalid-operand", 0, what, f"PTX ISA, cp.async: {allowed} bytes")
-    if (given > count).any():
-        lane = int(np.argmax(lanes.full(given) > count))
-        what = f"a source of {int(lanes.full(given)[lane])} bytes for a copy of {count}"
-        raise lanes.fault("invalid-operand", lane, what, "PTX ISA, cp.async: src-size is at most cp-size")
-    lanes.machine.copies.issue(lanes, to, source, count, given)
-
-
-for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
-
-    @_copy(f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, given:b32?{_policy}")
-    def cp_async(
-        lanes: Lanes, to: Array, source: Array, count: Array, given: Array | None, policy: Any = None, *, cop: str
-    ) -> None:
-        """Start a copy of `bytes` bytes to shared memory; with a source size, the bytes after it become zero."""
-        _start(lanes, to, source, count, count if given is None else given, cop)
-
-    @_copy(f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, ignore:pred{_policy}")
-    def cp_async_ignoring(
-        lanes: Lanes, to: Array, source: Array, count: Array, ignore: Array, policy: Any = None, *, cop: str
-    ) -> None:
-        """Start a copy of `bytes` bytes to shared memory: where `ignore` is true, zeros, and no source is read."""
-        _start(lanes, to, source, count, np.where(ignore, np.uint32(0), count), cop)
-
-
-@instruction("cp.async.commit_group", since="sm_80", source=PTX["cp.async.commit_group"])
-def commit_copies(lanes: Lanes) -> None:
-    """Make one group of the thread's copies since its last commit; the group may be empty."""
-    lanes.machine.copies.commit(lanes)
-
-
-@instruction("cp.async.wait_group n:b32", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
-def wait_copies(lanes: Lanes, n: Array) -> None:
-    """Wait until at most the `n` newest of the thread's groups are in flight."""
-    lanes.machine.copies.wait(lanes, int(n[0]))
-
-
-@instruction("cp.async.wait_all", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
-def wait_all_copies(lanes: Lanes) -> None:
-    """Wait until all of the thread's copies are complete, committed or not."""
-    lanes.machine.copies.wait(lanes, -1)

@@ -14,7 +14,7 @@ from refsim.evidence import Evidence, Level
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import open_bits
+from refsim.ptx.findings.record import open_bits
 from refsim.ptx.isa.products import (
     KNOWN,
     SETTLED,

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.geometry import grid_number, unflatten
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import mask_of
+from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.address import is_shared
-from refsim.ptx.memory.space import WINDOWS
+from refsim.ptx.memory.space import WINDOWS, is_shared
 from refsim.ptx.memory.sparse import POISON
 from refsim.sources import PTX
 

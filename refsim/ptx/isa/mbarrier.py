@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.semantics import CLUSTER, CTA, Semantics
+from refsim.ptx.memory.access import CLUSTER, CTA, Semantics
 from refsim.sources import PTX
 
 Array = NDArray[Any]

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, full
-from refsim.ptx.checks.undefined_completions import refined
-from refsim.ptx.execution.masks import mask_of
+from refsim.ptx.checks.undefined_bits import RuleOperands, full, refined
+from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.text.syntax import selectors_of
 from refsim.sources import PTX

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.checks.undefined_completions import FEW_BITS
+from refsim.ptx.checks.undefined_bits import FEW_BITS, RuleOperands, defined
 from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
-from refsim.ptx.execution.masks import mask_of
+from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.sparse import POISON

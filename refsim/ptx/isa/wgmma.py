@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from refsim.formats import element_named
 from refsim.layouts.families.wgmma import PRODUCTS, Product
 from refsim.layouts.tiles import MN, K
-from refsim.ptx.checks import undefined_warpgroup as undefined
+from refsim.ptx.checks import undefined_tensor as undefined
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.isa.forms import Clause, instruction
-from refsim.ptx.isa.matrix import check_selector, stored_positions
 from refsim.ptx.isa.products import INTEGERS
+from refsim.ptx.isa.sparse import check_selector, stored_positions
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -150,7 +150,7 @@ def _instruction(spelling: _Spelling) -> Callable[[Clause], Clause]:
         rendezvous="warpgroup",
         since=_SINCE,
         source=_SPARSE if spelling.sparse else _SECTION,
-        undefined=undefined.multiplied(spelling.form),
+        undefined=undefined.warpgroup_multiplied(spelling.form),
         keeps_registers=True,
         length=spelling.length,
     )

@@ -18,16 +18,16 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import PtxType, is_plain, unviewer, view, viewer
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.lowering.operands import (
+from refsim.ptx.lowering.steps import (
     AddressOperand,
     BranchTarget,
     BranchTargets,
     Constant,
     Source,
+    Step,
     place,
     registers_of,
 )
-from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]

@@ -3,7 +3,8 @@
 The text gives operands in the order of the form. `d|p` are two results. An address with coordinates is an address and
 its groups. If too few operands are given, the last optional ones are absent. The carry flag `cc` never appears in the
 text. A result that is also read (`+d`) comes first among the sources as well.
-"""
+
+How an operand of a step is fetched: a constant, a register, an address, a branch target."""
 
 import re
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, UnfitTargetError
 from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import Certainty, OperandForm
-from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
     Address,
@@ -40,6 +42,97 @@ from refsim.ptx.text.syntax import (
     with_selectors,
 )
 from refsim.targets import has, lacking
+
+Array = NDArray[Any]
+_BITS, _WIDE = np.dtype(np.uint64), np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An operand known when the program is loaded: one element for all lanes."""
+
+    bits: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class AddressOperand:
+    """An address operand: fetched base plus a byte offset."""
+
+    base: "Source"
+    offset: int
+
+
+@dataclass(frozen=True)
+class BranchTarget:
+    """A branch target, as the number of the statement it leads to."""
+
+    pc: int
+
+
+@dataclass(frozen=True)
+class BranchTargets:
+    """A table of branch targets: a return from a shared function has thousands."""
+
+    pcs: tuple[int, ...]
+
+
+Source = (
+    Constant
+    | Register
+    | Negated
+    | Special
+    | Symbol
+    | AddressOperand
+    | BranchTarget
+    | BranchTargets
+    | tuple[Any, ...]
+    | None
+)
+
+
+def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
+    """Return an operand's value for a set of lanes, straight from the registers, as a terminator needs it."""
+    match source:
+        case Constant(bits):
+            return bits
+        case Register(index):
+            return get(lanes, index)
+        case Negated(register):
+            return ~get(lanes, register.index)
+        case Special(name):
+            return lanes.machine.special(lanes, name)
+        case Symbol(name, offset):
+            return lanes.symbol(name, offset)
+        case BranchTarget(pc):
+            return pc
+        case BranchTargets(pcs):
+            return pcs
+        case AddressOperand(base, offset):
+            return place(fetch(lanes, base, type), offset)
+        case None:
+            return None
+    return [fetch(lanes, element, type) for element in source]
+
+
+def place(base: Array, offset: int | Array) -> Array:
+    """Return byte addresses: a register, zero-extended, plus the offset, which may be an array of one."""
+    wide: Array = base.view(_WIDE) if base.dtype == _BITS else base.astype(_WIDE, copy=False)
+    return wide + offset if offset else wide
+
+
+def registers_of(source: Source) -> Iterator[int]:
+    """Yield the registers that an operand reads."""
+    match source:
+        case Register(index):
+            yield index
+        case Negated(Register(index)):
+            yield index
+        case AddressOperand(base, _):
+            yield from registers_of(base)
+        case tuple():
+            for element in source:
+                yield from registers_of(element)
+
 
 _PARTS = r"-|-?b[0-3]|-?h[01]"
 _SELECTORS = {"": ("b[0-3]|h[01]", _PARTS), "2": ("h[01]|h10", "h[0-3]{2}"), "4": ("b(?=.)3?2?1?0?", "b[0-7]{4}")}

@@ -15,20 +15,17 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.first_nan import NonFinite
-from refsim.ptx.checks.open_bits import OpenBits
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_completions import refined
+from refsim.ptx.checks.undefined import OpenBits, tracking_of
+from refsim.ptx.checks.undefined_bits import RuleOperands, refined
 from refsim.ptx.checks.undefined_memory import cells_of, doubted, space_named
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
+from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of
 from refsim.ptx.execution.registers import get, get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.lowering.blocks import Arms, BasicBlock, Code, successors
 from refsim.ptx.lowering.codegen import Writer, part
-from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Source
-from refsim.ptx.lowering.steps import Step
-from refsim.ptx.memory.semantics import semantics
+from refsim.ptx.lowering.steps import AddressOperand, BranchTarget, BranchTargets, Source, Step
+from refsim.ptx.memory.access import semantics
 from refsim.ptx.text.syntax import Negated, Register
 
 Array = NDArray[Any]

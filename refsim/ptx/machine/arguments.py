@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, counted
-from refsim.ptx.machine.limits import round_up
+from refsim.ptx.machine.launch_rules import round_up
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region, Space
-from refsim.ptx.text.declared_types import UNKNOWN, code_of, differs
+from refsim.ptx.text.source_names import UNKNOWN, code_of, differs
 from refsim.ptx.text.syntax import Function, Variable
 
 MISFIT, OTHER_TYPE = "bad-argument", "bad-dtype"

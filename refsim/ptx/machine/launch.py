@@ -7,7 +7,12 @@ and ptxas makes it an access to that window. A variable therefore has two addres
 CTAs that run at once: as many as a chip holds if CTAs may wait for one another, else few. A grid runs in waves, and
 each wave ends before the next starts. A kernel whose CTAs wait for one another is right only if they are all resident.
 Its wave is the number that the target holds at once. An elementwise kernel cannot see the difference, so its waves have
-the size that runs fastest: registers of 16,384 lanes stay in the cache."""
+the size that runs fastest: registers of 16,384 lanes stay in the cache.
+
+Two launches that run at once: programmatic serialization starts the second before the first has ended.
+
+The second launch starts as soon as every block of the first has executed griddepcontrol.launch_dependents or exited.
+Its code after griddepcontrol.wait runs when the first launch is complete."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,24 +23,28 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.torn_operands import TornRows
-from refsim.ptx.checks.undefined import Tracking
+from refsim.ptx.checks.undefined import TornRows, Tracking
 from refsim.ptx.execution.geometry import Geometry
-from refsim.ptx.execution.masks import UnwrittenReadError
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.execution.register_file import UnwrittenReadError
+from refsim.ptx.findings.record import LaunchFindings, fault
 from refsim.ptx.lowering.blocks import TAKES_OVER, Code
-from refsim.ptx.machine.launch_rules import LaunchShape, check_memory, check_registers
-from refsim.ptx.machine.limits import ctas_per_sm, limits_of, round_up, total_shared
-from refsim.ptx.machine.pending import PendingClusters
-from refsim.ptx.machine.placed import PlacedLaunch, VariablePlacement
-from refsim.ptx.machine.resources import registers_used
+from refsim.ptx.machine.assemblers import registers_used
+from refsim.ptx.machine.launch_rules import (
+    LaunchShape,
+    check_memory,
+    check_registers,
+    ctas_per_sm,
+    limits_of,
+    round_up,
+    total_shared,
+)
+from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch, VariablePlacement
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
 from refsim.ptx.memory.heap import Heap, HeapBlock
+from refsim.ptx.memory.snapshot import Snapshot, Undo
 from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, per_owner
 from refsim.ptx.memory.sparse import POISON
-from refsim.ptx.memory.undo import Undo
 from refsim.ptx.text.inline import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import Function, Label, Module, Statement, Variable
@@ -408,3 +417,91 @@ def note_leaks(heap: Heap, first: int, findings: LaunchFindings) -> None:
             "freed, and no pointer leads there"
         )
         findings.warn(fault("leak", what, statement, blocks[0].who, LEAK_RULE), statement)
+
+
+HEAD_START = 512  # turns that the second launch has, under a schedule that is not random, before the first goes on
+LONGEST_RUN = 16  # turns of one launch until it is the other's, under a random schedule
+
+
+class _Running:
+    """A launch as the machines of its waves, one after another, a few turns at a time."""
+
+    def __init__(self, launch: PreparedLaunch, tracking: Tracking | None, *, waits: bool) -> None:
+        self.tracking, self.waits = tracking, waits
+        self.findings = LaunchFindings(launch.checks.waivers) if tracking is None else tracking.findings
+        self.waves: Iterator[Machine] = launch.waves(self.findings, monotonic() + launch.checks.seconds, tracking)
+        self.machine, self.left = next(self.waves), -(-launch.shape.ctas // launch.wave) - 1
+        self.machine.launches.is_open = not waits
+
+    def advance(self, turns: int | None = None) -> bool:
+        """Run up to `turns` turns, or as far as the launch can; return whether it can go on after that."""
+        if self.machine.advance(turns):
+            return True
+        if self.machine.launches.waiting or self.is_complete:
+            return False
+        self.machine.finish()
+        if not self.left:
+            self._conclude()
+            return False
+        self.machine, self.left = next(self.waves), self.left - 1
+        self.machine.launches.is_open = not self.waits
+        return True
+
+    def _conclude(self) -> None:
+        self.left = -1
+        if self.tracking is not None:
+            self.tracking.conclude()
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all waves have run."""
+        return self.left < 0
+
+    @property
+    def lets_others_begin(self) -> bool:
+        """Return whether the next launch may start."""
+        return self.is_complete or (self.left == 0 and self.machine.launches.lets_others_begin)
+
+    def open(self) -> None:
+        """Let the launch pass griddepcontrol.wait, as the launch before is complete."""
+        self.waits = False
+        self.machine.launches.open()
+
+
+def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapshot) -> LaunchFindings:
+    """Run both launches from the memory `before` and return the findings of the second; a fault of either is raised.
+    Under "eager" and "lazy" the second runs as far as it can as soon as it may start. Under "random" the two
+    alternate for random numbers of turns. Launches that read uninitialized memory run again with tracking."""
+    try:
+        return _run(first, second, None, None)
+    except UnwrittenReadError:
+        first.memory.restore(before)
+    trackings = [
+        Tracking(launch.checks.initialised, LaunchFindings(launch.checks.waivers)) for launch in (first, second)
+    ]
+    return _run(first, second, *trackings)
+
+
+def _run(
+    first: PreparedLaunch, second: PreparedLaunch, followed: Tracking | None, tracking: Tracking | None
+) -> LaunchFindings:
+    """Run both launches once, with the trackings given, and return the findings of the second."""
+    one = _Running(first, followed, waits=False)
+    while not one.lets_others_begin:
+        one.advance(1)
+    two = _Running(second, tracking, waits=True)
+    choice = np.random.Generator(np.random.Philox(second.seed)) if second.policy == "random" else None
+
+    def turns() -> int:
+        return LONGEST_RUN if choice is None else int(choice.integers(1, LONGEST_RUN + 1))
+
+    if choice is None:
+        two.advance(HEAD_START)
+    while not one.is_complete:
+        one.advance(turns())
+        if not one.is_complete:
+            two.advance(turns())
+    two.open()
+    while two.advance():
+        pass
+    return two.findings

@@ -15,26 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.async_ops.engine import CopyEngine
 from refsim.ptx.async_ops.queue import HELD_POLICY
 from refsim.ptx.async_ops.tensor_products import TensorCore
+from refsim.ptx.async_ops.transfers import Copies
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
-from refsim.ptx.checks.grid_dependencies import GridDependency
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.stale_reads import GridDependency
 from refsim.ptx.checks.undefined import Tracking, undefined
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids, Shape, union
 from refsim.ptx.execution.lanes import Lanes, groups
-from refsim.ptx.execution.masks import UnwrittenReadError
-from refsim.ptx.execution.register_file import Registers, Unwritten
+from refsim.ptx.execution.register_file import Registers, Unwritten, UnwrittenReadError
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
-from refsim.ptx.findings.faults import DoubtError, fault, open_bits
-from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.findings.record import DoubtError, LaunchFindings, fault, open_bits
 from refsim.ptx.findings.table import OPEN_BITS
 from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock
@@ -42,22 +40,18 @@ from refsim.ptx.lowering.codegen import operands_function, terminator_function, 
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
-from refsim.ptx.machine.limits import limits_of
-from refsim.ptx.machine.pending import PendingClusters
-from refsim.ptx.machine.placed import PlacedLaunch
+from refsim.ptx.machine.launch_rules import limits_of
+from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.space import AccessError, Space
 from refsim.ptx.memory.sparse import POISON
-from refsim.ptx.sync.cluster_barrier import ClusterBarrier
+from refsim.ptx.sync.barriers import Barriers, ClusterBarrier, LaunchOrder
 from refsim.ptx.sync.commits import CommitArrivals
-from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers, TransferCounts
-from refsim.ptx.sync.named_barriers import Barriers
-from refsim.ptx.sync.register_pool import RegisterPool
+from refsim.ptx.sync.register_pool import RegisterPool, TensorColumns
 from refsim.ptx.sync.scheduler import Scheduler
-from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
 

@@ -6,17 +6,15 @@ from typing import Protocol
 from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.bank_conflicts import BankCounter
-from refsim.ptx.checks.grid_dependencies import GRID_CHECK, GridDependency
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.stale_reads import StaleReads
-from refsim.ptx.checks.writers import Writers
-from refsim.ptx.lowering.granules import granule
+from refsim.ptx.checks.stale_reads import GRID_CHECK, GridDependency, StaleReads, Writers
+from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import Observer
-from refsim.ptx.memory.touched import TouchedBytes
-from refsim.ptx.observers.accesses import AddressWatch
+from refsim.ptx.memory.snapshot import TouchedBytes
+from refsim.ptx.observers.steps import AddressWatch
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.scheduler import Scheduler
 

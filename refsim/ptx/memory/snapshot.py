@@ -1,19 +1,106 @@
-"""The contents of device memory at one moment, for a launch that runs several times from the initial bytes.
+"""Memory at another moment than now: what a launch touched, what it overwrote, and all contents of a device.
 
-Pages of zeros and pages that nobody touched are left out, so declared memory that is not touched costs nothing.
-"""
+The bytes that a launch wrote and read are kept for the next one, which may begin before it has ended. Overwritten bytes
+are kept until a launch ends, so that it can run again from the initial memory: pages are copied just before the first
+store into them. A snapshot leaves out pages of zeros and pages that nobody touched."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.memory.space import Blocks, Space
+from refsim.ptx.memory.space import Blocks, Region, Space
 from refsim.ptx.memory.sparse import PAGE
 
+Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
+
+
+@dataclass(eq=False)
+class TouchedBytes:
+    """The bytes of global memory, by their position, that a launch wrote and read."""
+
+    wrote: NDArray[np.bool_]
+    read: NDArray[np.bool_]
+
+    @staticmethod
+    def nothing(size: int) -> "TouchedBytes":
+        """Return a record of `size` untouched bytes."""
+        return TouchedBytes(np.zeros(size, np.bool_), np.zeros(size, np.bool_))
+
+    def joined(self, other: "TouchedBytes") -> "TouchedBytes":
+        """Return the bytes that either record touched."""
+        found = TouchedBytes.nothing(max(len(self.wrote), len(other.wrote)))
+        for each in (self, other):
+            found.wrote[: len(each.wrote)] |= each.wrote
+            found.read[: len(each.read)] |= each.read
+        return found
+
+    def add(self, at: Array, *, writes: bool) -> None:
+        """Record an access to these bytes."""
+        (self.wrote if writes else self.read)[at[at < len(self.wrote)]] = True
+
+    def meets(self, at: Array, *, writes: bool) -> NDArray[np.bool_]:
+        """Return which items (n, bytes) conflict: written before, or read before if the access `writes`."""
+        known, place = at < len(self.wrote), np.minimum(at, len(self.wrote) - 1)
+        found = self.wrote[place] | self.read[place] if writes else self.wrote[place]
+        return np.asarray((found & known).any(axis=1))
+
+
+UNDO_PAGE = 1 << 17
+_FEW = 16  # pages that are looked up without asking which of them the items fall in
+
+
+@dataclass
+class Undo:
+    """The old bytes of one space and their marks, by page; a context manager that watches the space's stores."""
+
+    space: Space
+    pages: dict[int, tuple[Bytes, Bytes]] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)
+    regions: list[Region] = field(default_factory=list)
+    initialised: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    blocks: Any = None
+
+    def __enter__(self) -> "Undo":
+        space = self.space
+        self.blocks = None if space.blocks is None else space.blocks.state()
+        self.regions, self.initialised, self.stored = list(space.regions), set(space.initialised), set(space.stored)
+        space.undo = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.space.undo = None
+
+    def before(self, region: Region | None, index: NDArray[Any], width: int) -> None:
+        """Save the pages of items that are about to be written; `region` is the one that holds them all, or None."""
+        if region is not None and region.start in self.whole:
+            return
+        if region is not None and region.end - region.start <= UNDO_PAGE:
+            low, high = region.start, region.end
+            self.whole.add(region.start)
+        else:
+            low, high = int(index.min()) * width, (int(index.max()) + 1) * width
+        pages: Sequence[int] = range(low // UNDO_PAGE, -(-high // UNDO_PAGE))
+        if len(pages) > _FEW:
+            pages = np.unique(index * width // UNDO_PAGE).tolist()
+        for page in pages:
+            if page not in self.pages:
+                part = slice(page * UNDO_PAGE, (page + 1) * UNDO_PAGE)
+                self.pages[page] = self.space.bytes[part].copy(), self.space.unwritten[part].copy()
+
+    def restore(self) -> None:
+        """Restore everything: bytes, marks of uninitialized bytes, and the buffers and blocks that existed."""
+        space = self.space
+        _put_back(space, {page * UNDO_PAGE: held for page, held in self.pages.items()}, self.blocks)
+        space.regions, space.starts = list(self.regions), [region.start for region in self.regions]
+        space.initialised, space.stored = set(self.initialised), set(self.stored)
 
 
 @dataclass(frozen=True)
@@ -41,14 +128,10 @@ class Snapshot:
         for start, contents, unwritten in _used(space, self.end):
             if start not in self.pages:
                 contents[:], unwritten[:] = 0, 0
-        for start, (contents, unwritten) in self.pages.items():
-            space.bytes[start : start + len(contents)] = contents
-            space.unwritten[start : start + len(unwritten)] = unwritten
+        _put_back(space, self.pages, self.blocks)
         if space.sparse is not None and self.absent is not None:
             space.sparse.absent[: len(self.absent)] = self.absent
         space.maps = set(self.maps)
-        if space.blocks is not None:
-            space.blocks.restore(self.blocks)
 
     def first_difference(self, space: Space) -> int | None:
         """Return the first position that was written now or then and differs, or None. The places of heap blocks are no
@@ -64,6 +147,15 @@ class Snapshot:
             if differ.any():
                 return start + int(np.argmax(differ))
         return None
+
+
+def _put_back(space: Space, pages: dict[int, tuple[Bytes, Bytes]], blocks: Any) -> None:
+    """Restore bytes and marks by the first position of each page, and the blocks of the heap."""
+    for start, (contents, unwritten) in pages.items():
+        space.bytes[start : start + len(contents)] = contents
+        space.unwritten[start : start + len(unwritten)] = unwritten
+    if space.blocks is not None:
+        space.blocks.restore(blocks)
 
 
 def _first(space: Space, start: int, size: int) -> tuple[Bytes, Bytes]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.memory.address import with_rank
+from refsim.ptx.memory.space import with_rank
 from refsim.ptx.sync import mbarriers as objects
 
 Array = NDArray[Any]

@@ -24,8 +24,7 @@ from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.checks.races import Races
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.memory.access import READ, WRITE, Access
-from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.memory.access import READ, WRITE, Access, Semantics
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, counted
 from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
-from refsim.ptx.findings.faults import fault
-from refsim.ptx.lowering.operands import fetch
-from refsim.ptx.lowering.steps import Step
+from refsim.ptx.findings.record import fault
+from refsim.ptx.lowering.steps import Step, fetch
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 

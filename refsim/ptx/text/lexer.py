@@ -1,14 +1,21 @@
-"""From PTX text to tokens: one regular expression, line numbers kept, comments dropped.
-
-A `.loc` as compilers write it is one token, since `.loc` is a third of a text with line information. A `.loc` that an
-expression may continue, or with unusual numbers, is a directive followed by tokens, like any other directive.
-"""
+"""From a file or PTX text to tokens: one regular expression, line numbers kept, comments dropped. A file is regular, not
+too large, and in UTF-8."""
 
 import re
+from os import PathLike
 from sys import intern
 from typing import NamedTuple
 
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import checked_path, read_whole, text_of
+
+
+def read_ptx(path: "str | PathLike[str]") -> str:
+    """Return the text of a file. Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a directory),
+    `too-large` before anything is read, `unreadable-file` for a file that is not UTF-8 (all exit 3)."""
+    where = checked_path(path)
+    return text_of(read_whole(where, MAX_TEXT, "a PTX file"), "a file of PTX or CUDA text", str(where))
+
 
 MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24

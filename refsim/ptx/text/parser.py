@@ -3,11 +3,9 @@
 import re
 from dataclasses import replace
 
-from refsim.ptx.text.constants import MAX_DEPTH, unsigned_integer
-from refsim.ptx.text.declarations import SPACES, type_bits
+from refsim.ptx.text.declarations import MAX_DEPTH, SPACES, type_bits, unsigned_integer
 from refsim.ptx.text.lexer import Token, malformed, tokenize
-from refsim.ptx.text.operands import OperandCursor
-from refsim.ptx.text.scopes import RegisterType, Scope, Scopes, labels_ahead
+from refsim.ptx.text.operands import OperandCursor, RegisterType, Scope, Scopes, labels_ahead
 from refsim.ptx.text.source_names import source_names
 from refsim.ptx.text.syntax import Function, Guard, Location, Module, Prototype, Register, Statement, Variable
 from refsim.targets import assembled

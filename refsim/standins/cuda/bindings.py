@@ -14,7 +14,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import NUMBERS, PointerTo
-from refsim.ptx.machine.limits import round_up
+from refsim.ptx.machine.launch_rules import round_up
 from refsim.ptx.text.syntax import Variable
 from refsim.standins.cuda.images import CoreKernel, Image
 from refsim.standins.memory import host_bytes, poison_host

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from refsim.errors import Kind, RefsimError
+from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch import place_variables
-from refsim.ptx.machine.limits import MAX_THREADS, ctas_per_sm
-from refsim.ptx.machine.resources import registers_used
+from refsim.ptx.machine.launch_rules import MAX_THREADS, ctas_per_sm
 from refsim.standins.seams import names_in
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named

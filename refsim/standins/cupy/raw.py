@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.machine.arguments import PointerTo
+from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch import place_variables
-from refsim.ptx.machine.limits import MAX_THREADS
-from refsim.ptx.machine.resources import registers_used
+from refsim.ptx.machine.launch_rules import MAX_THREADS
 from refsim.standins.cupy.arrays import TYPE_LETTERS, ndarray
 from refsim.standins.cupy.compiler import ptx_of
 from refsim.standins.cupy.driver import CUDADriverError, as_cupy

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.text.declared_types import code_of, declared_type
+from refsim.ptx.text.source_names import code_of, declared_type
 from refsim.standins.complex_numbers import including_complex
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.errors import LogicError

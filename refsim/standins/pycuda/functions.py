@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.machine.arguments import PointerTo
+from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch import place_variables
-from refsim.ptx.machine.limits import MAX_THREADS
-from refsim.ptx.machine.resources import registers_used
+from refsim.ptx.machine.launch_rules import MAX_THREADS
 from refsim.standins.pycuda.context import Event, needed
 from refsim.standins.pycuda.errors import LogicError, as_pycuda
 from refsim.standins.pycuda.memory import PYCUDA, ArgumentHandler, PointerHolderBase

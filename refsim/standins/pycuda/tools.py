@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.text.declared_types import C_NAMES
+from refsim.ptx.text.source_names import C_NAMES
 from refsim.standins.pycuda.context import Context, Device, init
 from refsim.standins.pycuda.memory import PooledDeviceAllocation, allocated
 from refsim.standins.seams import refuse

@@ -6,8 +6,8 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
-from refsim.ptx.text.constants import WARP_SIZE
+from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
+from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.standins.properties import MEMORY_BYTES, device_name
 from refsim.standins.seams import names_in
 from refsim.standins.session import current

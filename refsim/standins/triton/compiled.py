@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from refsim.ptx.machine.resources import Assembled, assembled
+from refsim.ptx.machine.assemblers import Assembled, assembled
 from refsim.standins.session import current
 
 _WORD = 4

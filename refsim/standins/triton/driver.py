@@ -16,9 +16,9 @@ from refsim.formats import BF16
 from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx import is_fault
-from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
+from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.memory.tensor_map import encoded
-from refsim.ptx.text.constants import WARP_SIZE
+from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, SimulatedModule, current
 from refsim.standins.torch.cuda import TorchEvent, TorchStream

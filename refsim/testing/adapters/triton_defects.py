@@ -6,7 +6,7 @@ shared-memory stores themselves, so such findings are theirs.
 
 import re
 
-from refsim.ptx.findings.compilers import CompilerDefect
+from refsim.ptx.findings.table import CompilerDefect
 from refsim.sources import LLVM, PTX, TRITON
 
 _ASYNC_READS = r"wgmma\.mma_async|tcgen05\.(mma|cp)"

@@ -13,7 +13,7 @@ import numpy as np
 from refsim.errors import RefsimError, counted, missing_extra
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
-from refsim.ptx.findings.compilers import defect_of
+from refsim.ptx.findings.table import defect_of
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
 from refsim.render.cards import FieldsCard

@@ -1,17 +1,18 @@
-"""Named barriers of a CTA (bar, barrier): which warps have arrived, which lanes wait, and when these go on."""
+"""Barriers of a CTA (bar, barrier) and of a cluster (barrier.cluster), and the order of launches (griddepcontrol): which
+threads have arrived, which lanes wait, and when these go on."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.undefined_warp import barrier_result
-from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 
-RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size, the same for all"
+BAR_RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size, the same for all"
 
 
 class Barriers:
@@ -44,12 +45,12 @@ class Barriers:
         machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
             what = f"barrier {barrier.max()} of {BARRIERS}"
-            raise lanes.fault("barrier-misuse", int(np.argmax(barrier >= BARRIERS)), what, RULE)
+            raise lanes.fault("barrier-misuse", int(np.argmax(barrier >= BARRIERS)), what, BAR_RULE)
         slot = lanes.cta * BARRIERS + barrier
         expected = np.zeros(1, np.int64) if count is None else count.astype(np.int64)
         if (stray := (expected % 32 != 0) | ((expected == 0) & (count is not None))).any():
             place = int(np.argmax(stray))
-            raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", RULE)
+            raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", BAR_RULE)
         self.agree(lanes, slot, lanes.full(expected))
         if wait and value is None and self.is_everyone(lanes, barrier, expected):
             if machine.races is not None:
@@ -74,7 +75,7 @@ class Barriers:
                 lane = int(np.argmax(stray))
                 mine, others = (f"{count or 'all'} threads" for count in (expected[lane], other[lane]))
                 what = f"barrier {slot[lane] % BARRIERS} for {mine}, while others {self.whereabouts(slot[lane])} for {others}"
-                raise lanes.fault("barrier-misuse", lane, what, RULE)
+                raise lanes.fault("barrier-misuse", lane, what, BAR_RULE)
 
     def whereabouts(self, slot: int) -> str:
         """Return where lanes wait at a barrier: `wait there (bar.sync at PTX line 12 (k.cu:3))`."""
@@ -176,3 +177,131 @@ class Barriers:
         expected = int(self.expected[slot]) or int(np.count_nonzero(alive & cta))
         statement = self.machine.code.steps[int(self.pc[lane])].statement
         return f"{place(statement)}: {there} of the {expected} threads of barrier {slot % BARRIERS} are there"
+
+
+CLUSTER_RULE = "PTX ISA, barrier.cluster: each thread arrives once, then waits, in each phase"
+IDLE, ARRIVED, COMPLETE = range(3)
+
+
+class ClusterBarrier:
+    """The state of each lane in the current phase of its cluster's barrier; without clusters, each CTA is its own
+    cluster. `state`: IDLE, ARRIVED or COMPLETE for each lane; `pc`: the statement at which a lane waits, -1 if it does
+    not wait."""
+
+    def __init__(self, machine: Scheduler) -> None:
+        self.machine = machine
+        self.state = np.zeros(machine.geometry.lanes, np.int8)
+        self.pc = np.full(machine.geometry.lanes, -1, np.int64)
+
+    def arrive(self, lanes: Lanes, *, releases: bool) -> None:
+        """Record that lanes arrive, and let them go on; `releases` is False for `.relaxed`."""
+        again = self.state[lanes.ids] != IDLE
+        if again.any():
+            raise lanes.fault(
+                "barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", CLUSTER_RULE
+            )
+        self.state[lanes.ids] = ARRIVED
+        if self.machine.races is not None:
+            self.machine.races.orders.cluster_arrived(lanes.ids, lanes.statement, releases=releases)
+        self.machine.go(lanes.pc + 1, lanes.ids)
+        self.release()
+
+    def wait(self, lanes: Lanes) -> None:
+        """Let lanes that have arrived wait for the other lanes of their cluster."""
+        state = self.state[lanes.ids]
+        if (idle := state == IDLE).any():
+            raise lanes.fault(
+                "barrier-misuse", int(np.argmax(idle)), "a wait without an arrival before it", CLUSTER_RULE
+            )
+        self.pc[lanes.ids] = lanes.pc
+        self._go_on(lanes.ids[state == COMPLETE])
+
+    def release(self) -> None:
+        """Complete the phase of each cluster whose threads have all arrived or exited, and resume its waiting lanes."""
+        machine, geometry = self.machine, self.machine.geometry
+        arrived = self.state == ARRIVED
+        if not arrived.any():
+            return
+        cluster = geometry.cta // geometry.cluster_ctas
+        clusters = geometry.count // geometry.cluster_ctas
+        missing = np.bincount(cluster[machine.alive & ~arrived], minlength=clusters)
+        here = np.bincount(cluster[arrived], minlength=clusters)
+        complete = (missing == 0) & (here > 0)
+        if not complete.any():
+            return
+        going = np.flatnonzero(complete[cluster] & arrived)
+        self.state[going] = COMPLETE
+        if machine.races is not None:
+            machine.races.clusters_completed(np.flatnonzero(complete), going)
+        self._go_on(going[self.pc[going] >= 0])
+
+    def _go_on(self, ids: Ids) -> None:
+        if not len(ids):
+            return
+        if self.machine.races is not None:
+            self.machine.races.orders.cluster_waited(ids)
+        self.state[ids] = IDLE
+        for pc in np.unique(self.pc[ids]).tolist():
+            self.machine.go(pc + 1, ids[self.pc[ids] == pc])
+        self.pc[ids] = -1
+
+    def waiting(self) -> list[tuple[int, Ids]]:
+        """Return the program counters at which lanes wait, with these lanes, for a deadlock report."""
+        ids = np.flatnonzero(self.pc >= 0)
+        return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
+
+    def question(self, lane: int) -> str:
+        """Return what a waiting lane waits for: how many threads have arrived, and the first that has not."""
+        if self.pc[lane] < 0:
+            return ""
+        geometry = self.machine.geometry
+        cluster = geometry.cta // geometry.cluster_ctas
+        living = self.machine.alive & (cluster == cluster[lane])
+        absent = np.flatnonzero(living & (self.state == IDLE))
+        statement = self.machine.code.steps[int(self.pc[lane])].statement
+        arrived = f"{np.count_nonzero(living) - len(absent)} of the {np.count_nonzero(living)} threads of the cluster"
+        who = f", {geometry.describe(int(absent[0]))} has not" if len(absent) else ""
+        return f"{place(statement)}: {arrived} have arrived{who}"
+
+
+class LaunchOrder:
+    """The state of griddepcontrol in one launch. `is_open`: the previous launches are complete, as always unless this
+    launch runs concurrently with the previous one. `waiting`: the lanes that wait for that, by the statement at which
+    they go on. `has_let`: the CTAs that allowed the next launch."""
+
+    def __init__(self, machine: Scheduler) -> None:
+        self.machine = machine
+        self.is_open = True
+        self.waiting: dict[int, Ids] = {}
+        self.has_let = np.zeros(machine.geometry.count, np.bool_)
+
+    def wait(self, lanes: Lanes) -> None:
+        """Let lanes wait until the previous launches are complete and their writes visible."""
+        machine, after = self.machine, lanes.pc + 1
+        if machine.dependency is not None:
+            assert lanes.statement is not None
+            machine.dependency.wait(lanes.ids, lanes.statement)
+        if self.is_open:
+            machine.go(after, lanes.ids)
+        else:
+            self.waiting[after] = union(self.waiting[after], lanes.ids) if after in self.waiting else lanes.ids
+
+    def open(self) -> None:
+        """Record that the previous launches are complete, and resume the waiting lanes."""
+        self.is_open = True
+        for pc, ids in self.waiting.items():
+            self.machine.go(pc, ids)
+        self.waiting = {}
+
+    def let_others_begin(self, lanes: Lanes) -> None:
+        """Record that the CTAs of these lanes allow the next launch to begin."""
+        if self.machine.dependency is not None:
+            self.machine.dependency.let_others_begin(lanes.ids)
+        self.has_let[lanes.cta] = True
+        self.machine.go(lanes.pc + 1, lanes.ids)
+
+    @property
+    def lets_others_begin(self) -> bool:
+        """Return whether every CTA has allowed the next launch to begin, or has exited."""
+        alive = self.machine.alive.reshape(self.machine.geometry.count, -1).any(axis=1)
+        return bool((self.has_let | ~alive).all())
