@@ -196,7 +196,7 @@ class Ends:
     def _note(self, one: Lanes, what: str) -> None:
         """Add a note to the findings on the instruction of a lane."""
         statement, machine = one.statement, self.machine
-        if statement is None or machine.checks.level(BEYOND_RANK) == "off":
+        if machine.checks.level(BEYOND_RANK) == "off":
             return
         where = f"{place(statement)}, {machine.geometry.describe(int(one.ids[0]))}"
         rule = f"{REPLACE_RULE}: ordinals are those of the map's dimensions"

@@ -257,8 +257,6 @@ class CopyEngine:
         self.machine.findings.maps.add(int(at[0]))
         for each in self.queue.flying:
             if each.map_at == address:
-                assert each.lanes.statement is not None
-                assert lanes.statement is not None
                 who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
                 missing = self._missing(each, writes=each.writes is not None)
                 what = f"the tensor map at {address:#x} changes while {who} still reads it: {missing}"
@@ -283,7 +281,6 @@ class CopyEngine:
 
     def wait(self, lanes: Lanes, pending: int, *, read: bool) -> None:
         """Complete all but the `pending` newest groups of these lanes, or with `read` only the reads of sources."""
-        assert lanes.statement is not None
         self.groups.note_wait(lanes.ids, lanes.statement, pending)
         if not self.queue.flying:
             return
@@ -357,7 +354,6 @@ class CopyEngine:
             writes = bool(each.writes_to(start, width)[0])
             if not writes and not each.reads_from(start, width)[0]:
                 continue
-            assert each.lanes.statement is not None
             who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
             return f"{who} still {'writes' if writes else 'reads'} them: {self._missing(each, writes=writes)}"
         return ""
@@ -372,7 +368,6 @@ class CopyEngine:
     def _report_left(self, flight: Transfer) -> None:
         """Report a transfer that no thread waited for when its block exits."""
         statement = flight.lanes.statement
-        assert statement is not None
         code, act = ("unfinished-store", "reads") if flight.writes is None else ("unfinished-copy", "writes")
         what = f"a block exits whose shared memory this copy {act}, and no thread has waited for it"
         rule = "shared memory is another block's once its own has exited: wait for copies before"
@@ -431,7 +426,7 @@ class CopyEngine:
         found = reduction(operation, type)
         if found is None:
             raise lanes.fault("invalid-operand", 0, f"a reduction {operation} of {type} elements", REDUCE_RULE)
-        if found.is_rounded and lanes.statement is not None:
+        if found.is_rounded:
             self.machine.mark_inexact(lanes.statement)
         return found
 

@@ -133,7 +133,6 @@ class TensorPipe:
 
     def holds(self, lanes: Lanes, first: int, columns: int) -> None:
         """Record that a warp has allocated columns, which no thread touches before the allocation."""
-        assert lanes.statement is not None
         cta = int(lanes.cta[0])
         self.allocated[cta] = lanes.statement
         if self.order is not None:
@@ -261,7 +260,6 @@ class TensorPipe:
                 continue
             others = (*each.writes, *each.reads) if writes else each.writes
             if any(box.meets(other) for other in others):
-                assert each.lanes.statement is not None
                 who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
                 what = f"{spoken(box)}: {who} is in flight, and no wait has seen its commit complete"
                 self.machine.report(lanes.fault(IN_FLIGHT, 0, what, RULE), lanes.statement)
@@ -278,8 +276,6 @@ class TensorPipe:
     @staticmethod
     def _follows(lanes: Lanes, box: TensorBox, earlier: Operation) -> bool:
         """Return whether tensor cores order a new operation after an earlier one without a wait."""
-        assert lanes.statement is not None
-        assert earlier.lanes.statement is not None
         return are_piped(
             earlier.lanes.statement, lanes.statement, is_same=any(map(box.covers_the_same, earlier.writes))
         )
@@ -293,7 +289,6 @@ class TensorPipe:
     # ---- loads and stores of warps
     def moved(self, lanes: Lanes, boxes: list[tuple[int, TensorBox]], *, is_load: bool) -> None:
         """Record loads or stores of warps as in flight until the warps wait for them."""
-        assert lanes.statement is not None
         for one, (_, box) in zip(by_warps(lanes), boxes, strict=True):
             self.demand(one, box, writes=not is_load)
         written = set(self.machine.code.steps[lanes.pc].writes()) if is_load else set[int]()
@@ -346,7 +341,6 @@ class TensorPipe:
         """Return a sentence about the operation in flight that reads a chunk of the flat shared memory, or None."""
         for each in self.flying:
             if each.items is not None and (each.items == item).any():
-                assert each.lanes.statement is not None
                 return f"{place(each.lanes.statement)}, which is in flight: no wait has seen its commit complete"
         return None
 

@@ -70,7 +70,6 @@ class TensorMover(TensorPipe):
     def _mark_start(self, one: Lanes, word: int) -> None:
         """Mark results as assumed where only wgmma was recorded to begin as this descriptor does."""
         if is_assumed(word):
-            assert one.statement is not None
             self.machine.mark_assumed(one.statement, "sm_90a")
 
     def _copy(self, one: Lanes, asked: CopyAsked, places: Array, cta: int) -> None:
@@ -212,7 +211,6 @@ class SharedReads:
     def rows_at(self, items: Array) -> dict[Key, Array]:
         """Return which rows of A and columns of B chunks hold, by the CTA's place."""
         found: dict[Key, Array] = {}
-        assert self.lanes.statement is not None
         for (peer, side), own in self.items.items():
             here = np.isin(own, items)
             if (peer, side) in self.torn:

@@ -110,7 +110,6 @@ def show_at_once(machine: Machine, access: Callable[[], Access | None]) -> bool:
 def see_torn(machine: Machine, asked: OperandsAsked) -> Sides:
     """Restart the launch with tracking if operands change while they are read. Without the check of uninitialized
     bits, note it and return the chunks."""
-    assert asked.leads.statement is not None
     now = torn_now(machine, asked)
     for error, _ in now.found.values():
         machine.saw_unwritten()
@@ -139,7 +138,6 @@ def together(machine: Machine, lanes: Lanes, reads: Iterator[tuple[Lanes, Array]
 def torn_now(machine: Machine, asked: OperandsAsked) -> TornNow:
     """Return the rows of A and columns of B that change while they are read, and those that an earlier run found."""
     known, result, statement = torn_of(machine), TornNow(), asked.leads.statement
-    assert statement is not None
     for side, operand in asked.sides.items():
         table = asked.table(side, operand[0].shape[1])
         rows = np.zeros((len(asked.units), table.shape[1]), np.bool_)

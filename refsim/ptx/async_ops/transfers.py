@@ -222,7 +222,6 @@ class Copies:
     def wait(self, lanes: Lanes, pending: int) -> None:
         """Complete all but the `pending` newest groups of these lanes."""
         if self.queue.flying:
-            assert lanes.statement is not None
             self.groups.note_wait(lanes.ids, lanes.statement, pending)
             limit = self.groups.all_but(lanes.key, pending)
             self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
@@ -254,7 +253,6 @@ class Copies:
             return "a cp.async still writes them"
         flight, lane = found
         thread, group = int(flight.lanes.ids[lane]), int(flight.group[lane])
-        assert flight.lanes.statement is not None
         who, behind = self.machine.geometry.describe(thread), self.groups.behind(thread, group)
         groups = "not committed" if behind == 0 else f"{behind} group{'s' * (behind > 1)} back"
         if flight.number <= self.counted[thread]:

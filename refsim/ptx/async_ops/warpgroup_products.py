@@ -215,7 +215,6 @@ class ProductInFlight:
     def rows_at(self, items: Array) -> dict[Key, Array]:
         """Return which rows of A and columns of B chunks hold, by warpgroup of the CTA."""
         found: dict[Key, Array] = {}
-        assert self.lanes.statement is not None
         for side, places in zip("ab", self.places, strict=True):
             here = np.zeros((0, 0), np.bool_) if places is None else np.isin(places, items)
             if side in self.torn:
@@ -300,7 +299,6 @@ class TensorCores:
     def wait(self, lanes: Lanes, pending: int) -> None:
         """Complete all but the `pending` newest groups of these warpgroups."""
         if self.queue.flying:
-            assert lanes.statement is not None
             groups = groups_of(lanes)
             self.groups.note_wait(groups, lanes.statement, pending)
             limit = self.groups.all_but(groups, pending)
@@ -431,7 +429,6 @@ class TensorCores:
         """Return a sentence about the product with this number, and the wait that a warpgroup lacks for it."""
         for flight in self.queue.flying:
             if flight.number == number and group in flight.units:
-                assert flight.lanes.statement is not None
                 own = int(flight.group[flight.units == group][0])
                 return f"{place(flight.lanes.statement)}, which is in flight: {self.groups.missing_wait(group, own)}"
         return "a wgmma in flight"

@@ -187,7 +187,7 @@ class Orders:
         return [("shared", (place // stride + first) * stride + place % stride) for place in at]
 
     # ---- meetings
-    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
+    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None:
         """Record a fence of lanes: it releases what they did and acquires what they saw."""
         self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
         for clocks in self.clocks:
@@ -232,7 +232,7 @@ class Orders:
         if whole:
             self.journal.add(journal.MEET_CTA, self.history.now, lanes)
 
-    def cluster_arrived(self, lanes: Ids, statement: Statement | None, *, releases: bool) -> None:
+    def cluster_arrived(self, lanes: Ids, statement: Statement, *, releases: bool) -> None:
         """Record that lanes arrived at the barrier of their cluster; they release what they did if `releases`."""
         meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
         self.journal.add(
@@ -254,7 +254,7 @@ class Orders:
         for order in self.clusters:
             order.wait(lanes)
 
-    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
+    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement) -> None:
         """Record that lanes met by bar.warp.sync: whole warps (`group` None), or the lanes of each group."""
         verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
         self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)

@@ -356,7 +356,6 @@ class Races:
     def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
         """Mark a complete cp.async as writes of its lanes, and return the agents of these writes. The virtual agents of
         lanes make the writes where an mbarrier counts on the copies (`counted`)."""
-        assert lanes.statement is not None
         number = self.history.number(lanes.statement, width)
         count, agents = width // self.shared.granule, self.compared.agents(lanes.ids)
         if counted.any():

@@ -125,7 +125,6 @@ class TensorOrder:
     ) -> tuple[int, int]:
         """Record an operation that an mbarrier counts, as a thread saw that phase complete; return its agent and
         number. `flat`: the byte position of the mbarrier. `boxes`: what the operation touched, and whether it wrote."""
-        assert one.statement is not None
         agent, number = self.races.phases.agent_of(flat), self.history.number(one.statement, 4)
         agents, issuer = np.array([agent]), int(one.ids[0])
         for box, writes in boxes:
@@ -141,7 +140,6 @@ class TensorOrder:
     def fence_before(self, lanes: Lanes, flying: Iterable[tuple[int, HandedOver]]) -> None:
         """Record a tcgen05.fence::before_thread_sync: accesses of these lanes stay before their synchronization.
         `flying`: (lane, hand-over) of operations in flight, which are fenced too."""
-        assert lanes.statement is not None
         now = self.history.number(lanes.statement, 4)
         if self.clocks is not self.races.strict:
             self.clocks.fence(lanes.ids, _BEFORE, now)

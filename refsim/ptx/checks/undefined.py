@@ -170,7 +170,6 @@ class Events:
         """Return an event number for each of the chosen lanes (a mask over the set); 0 for the others. The other
         arguments are the fields of `UndefinedEvent`."""
         statement = lanes.statement
-        assert statement is not None
         geometry = lanes.machine.geometry
         if self.following > KEPT:
             if statement.line not in self.last:
@@ -227,7 +226,6 @@ class Tracking:
         if mask is None:
             return
         lane = int(np.flatnonzero(mask.origin)[0])
-        assert lanes.statement is not None
         who = lanes.machine.geometry.describe(int(lanes.ids[lane]))
         self.report(int(mask.origin[lane]), f"{what}: {place(lanes.statement)}, {who}")
 
@@ -336,7 +334,6 @@ class OpenBits(Tracking):
         statement, numbers = lanes.statement, np.unique(mask.origin[mask.origin != 0])
         sources = np.unique(self.origins.lines(numbers)).tolist()
         source = next((line for line in sources if line in self.lines), None)
-        assert statement is not None
         if source is not None:
             self.reaches.setdefault((what, statement.line), f"{what}: {place(statement)}, from PTX line {source}")
 

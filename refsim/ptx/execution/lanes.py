@@ -19,7 +19,7 @@ from refsim.ptx.findings.record import fault
 from refsim.ptx.memory.access import Access, Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space, position_of, rank_bits, rank_of
 from refsim.ptx.memory.tensor_map import TensorMemory
-from refsim.ptx.text.syntax import Statement, location_of
+from refsim.ptx.text.syntax import NO_STATEMENT, Statement, location_of
 
 _FEW = 1024  # up to so many lanes a copy is faster than a view
 Array = NDArray[Any]
@@ -29,7 +29,7 @@ class Lanes:
     """A set of lanes at one instruction, with the machine they run on."""
 
     def __init__(
-        self, machine: "Machine", ids: Ids, statement: Statement | None = None, owner: Ids | None = None
+        self, machine: "Machine", ids: Ids, statement: Statement = NO_STATEMENT, owner: Ids | None = None
     ) -> None:
         """Create the set. `owner`: the CTA whose shared memory each lane addresses, if not its own; None otherwise."""
         self.machine = machine
@@ -97,7 +97,7 @@ class Lanes:
     def arithmetic(self, *, is_settled: bool) -> str:
         """Return the arithmetic of matrix products; note the instruction if the chip lacks that arithmetic.
         `is_settled`: the arithmetic changes no result, and nothing is noted."""
-        if self.machine.arithmetic != "silicon" and not is_settled and self.statement is not None:
+        if self.machine.arithmetic != "silicon" and not is_settled and self.statement is not NO_STATEMENT:
             self.machine.findings.idealised.setdefault(self.statement.line, self.statement)
         return self.machine.arithmetic
 
@@ -119,7 +119,6 @@ class Lanes:
 
     def fault(self, code: str, position: int, what: str, rule: str = "") -> RefsimError:
         """Return the error `code` for the lane at `position` of this set, with its statement and thread."""
-        assert self.statement is not None
         lane = int(self.ids[min(position, self.count - 1)])
         return fault(code, what, self.statement, self.machine.geometry.describe(lane) + self._calls(lane), rule)
 
@@ -128,7 +127,7 @@ class Lanes:
         line 40 (k.cu:7)`; empty in code that is not shared."""
         function, registers, found = self.machine.code.function, self.machine.registers, ""
         statement = self.statement
-        while statement is not None and function.shared:
+        while function.shared:
             body = function.body_of(statement)
             if body is None:
                 break
@@ -141,7 +140,6 @@ class Lanes:
     @property
     def semantics(self) -> Semantics:
         """Return how the current instruction takes part in the memory model."""
-        assert self.statement is not None
         return semantics(self.statement.opcode)
 
     def symbol(self, name: str, offset: int) -> NDArray[np.uint64]:
@@ -251,7 +249,6 @@ class Lanes:
     def _check_remote(self, remote: NDArray[np.bool_], rank: Ids, owner: Ids) -> None:
         """Raise a fault unless the instruction may access another CTA, a running one of this cluster."""
         machine, geometry = self.machine, self.machine.geometry
-        assert self.statement is not None
         names_shared = any(word.startswith("shared") for word in self.statement.opcode.split("."))
         if names_shared and "shared::cluster" not in self.statement.opcode:
             where = int(np.argmax(remote))

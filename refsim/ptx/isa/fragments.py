@@ -150,7 +150,6 @@ def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array],
     except RefsimError as error:
         if error.code not in ("unknown-target", "unknown-arithmetic"):
             raise
-        assert lanes.statement is not None
         raise RefsimError(
             "unknown-arithmetic",
             f"how {lanes.machine.target} sums this product is not known",
@@ -166,7 +165,6 @@ def _by_a_model(lanes: Lanes, rests_on: Evidence) -> None:
     The product is assumed if its entry rests on an assumption only. A published model that agrees is reported only by
     the verdict's independent check against recordings.
     """
-    assert lanes.statement is not None
     if lanes.machine.asked == KNOWN:
         raise open_bits(place(lanes.statement), lanes.machine.target, model=rests_on.what)
     if rests_on.level is Level.UNVERIFIED:

@@ -46,7 +46,6 @@ def aligned_malloc(lanes: Lanes, size: Array, alignment: Array) -> Array:
 def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
     """Return the address of a new block for each lane; 0 where none fits."""
     machine, heap = lanes.machine, heap_of(lanes)
-    assert lanes.statement is not None
     found = np.zeros(lanes.count, np.uint64)
     pairs = zip(lanes.full(sizes).tolist(), lanes.full(alignments).tolist(), strict=True)
     for number, (size, align) in enumerate(pairs):
@@ -65,7 +64,6 @@ def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
 def free(lanes: Lanes, block: Array) -> None:
     """Free a block, which counts as a write of all its bytes: every access to them must have happened before."""
     heap = heap_of(lanes)
-    assert lanes.statement is not None
     freed: dict[HeapBlock, int] = {}
     for number, address in enumerate(lanes.full(block).tolist()):
         known = heap.live.get(address - heap.space.base)

@@ -60,7 +60,6 @@ def release_maps(lanes: Lanes, scope: str) -> None:
     """Release tensor maps, which is a fence of threads as well."""
     _ordered(lanes, Semantics(True, releases=True, scope=SCOPES[scope]))
     if lanes.machine.proxies is not None:
-        assert lanes.statement is not None
         lanes.machine.proxies.maps_released(lanes.ids, lanes.statement, SCOPES[scope])
 
 
@@ -76,7 +75,6 @@ def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str)
             raise part.fault("invalid-operand", 0, what, f"{_SECTION}: the address is one of global memory")
     _ordered(lanes, Semantics(True, acquires=True, scope=SCOPES[scope]))
     if lanes.machine.proxies is not None:
-        assert lanes.statement is not None
         lanes.machine.proxies.map_acquired(lanes.ids, lanes.statement, SCOPES[scope], places)
 
 
@@ -87,7 +85,6 @@ def _ordered(lanes: Lanes, meaning: Semantics) -> None:
 
 def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
     if lanes.machine.proxies is not None:
-        assert lanes.statement is not None
         lanes.machine.proxies.fence(lanes.ids, lanes.statement, proxy, space)
 
 

@@ -47,7 +47,6 @@ def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) ->
     memory. Each CTA of a pair allocates its own columns."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
     whole_warps(lanes)
-    assert lanes.statement is not None
     for warp in range(0, lanes.count, WARP):
         cta = int(lanes.cta[warp])
         if cta in pipe.memory.closed:

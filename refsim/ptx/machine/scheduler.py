@@ -256,9 +256,8 @@ class Machine:
         """Restart the launch with tracking after a read of uninitialized bytes."""
         self.saw_unwritten()
 
-    def report(self, error: RefsimError, statement: Statement | None) -> None:
+    def report(self, error: RefsimError, statement: Statement) -> None:
         """Raise a finding, or note it and go on, as its check's level says; raise DoubtError for accesses on trial."""
-        assert statement is not None
         level, error = self.checks.said_of(error, statement.opcode)
         if self.is_on_trial and level != "off":
             raise DoubtError(error)
@@ -290,9 +289,8 @@ class Machine:
             raise open_bits(place(statement), self.target, recorded)
         self.findings.assumed.setdefault(statement.line, (statement, f"as on {recorded}, unverified on {self.target}"))
 
-    def record(self, error: RefsimError, statement: Statement | None) -> None:
+    def record(self, error: RefsimError, statement: Statement) -> None:
         """Record a finding and go on; one of each code and statement is kept."""
-        assert statement is not None
         self.findings.record(error, statement)
 
     def go(self, pc: int, ids: Ids) -> None:

@@ -94,7 +94,7 @@ class Threads(Protocol):
     @property
     def ids(self) -> NDArray[np.int64]: ...
     @property
-    def statement(self) -> Statement | None: ...
+    def statement(self) -> Statement: ...
     @property
     def count(self) -> int: ...
     @property
@@ -130,7 +130,6 @@ class Access:
     def statement(self) -> Statement:
         """Return the statement that makes the access."""
         statement = self.threads.statement
-        assert statement is not None
         return statement
 
     def of(self, chosen: NDArray[np.bool_]) -> "Access":

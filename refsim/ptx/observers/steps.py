@@ -85,7 +85,6 @@ class AddressWatch(FieldsCard):
         """Append the lanes that touch `span` to `touched`, or count the access once `most` are kept. `at` and `items`
         hold an address and a value for each lane (or one for all). `base` is added to addresses for the report.
         `wrote`: which lanes wrote; None where the kind of access tells it."""
-        assert lanes.statement is not None
         at, items = lanes.full(at), lanes.full(items)
         mine = (at < span.stop) & (at + width > span.start)
         if not mine.any():

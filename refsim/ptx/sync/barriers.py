@@ -279,7 +279,6 @@ class LaunchOrder:
         """Let lanes wait until the previous launches are complete and their writes visible."""
         machine, after = self.machine, lanes.pc + 1
         if machine.dependency is not None:
-            assert lanes.statement is not None
             machine.dependency.wait(lanes.ids, lanes.statement)
         if self.is_open:
             machine.go(after, lanes.ids)

@@ -55,7 +55,6 @@ class RegisterPool:
         if count % _STEP or not _LEAST <= count <= _MOST:
             what = f"{count} registers: a multiple of 8 from 24 to 256"
             raise lanes.fault("invalid-operand", 0, what, RULE)
-        assert lanes.statement is not None
         for warp in np.unique(lanes.warp).tolist():
             mine = lanes.ids[lanes.warp == warp]
             self._agree(Lanes(self.machine, mine, lanes.statement), warp, count)
@@ -115,7 +114,6 @@ class RegisterPool:
 
     def _agree(self, lanes: Lanes, warp: int, count: int) -> None:
         """Record the setmaxnreg of a warp; report a count that differs from another warp's of its warpgroup."""
-        assert lanes.statement is not None
         mine = self.done.setdefault(warp, [])
         mine.append((count, lanes.statement))
         for other in self._group(warp):

@@ -167,6 +167,10 @@ class Statement:
     location: Location | None
 
 
+NO_STATEMENT = Statement("", (), None, 0, None)
+"""What lanes run before their first statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Initial bytes that are an address: `width` bytes at `offset` hold (address of `symbol` + addend) >> shift."""
