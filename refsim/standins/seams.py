@@ -6,7 +6,7 @@ other module is refused by its name, whether the package is installed or not.
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -20,6 +20,12 @@ from refsim.standins.session import current
 def names_in(text: str) -> frozenset[str]:
     """Return the words of a text: a table of names."""
     return frozenset(text.split())
+
+
+def gathered(package: str, homes: Mapping[str, str]) -> dict[str, Any]:
+    """Return what modules of a package define, by name; `homes` lists the names of each module."""
+    pairs = [(f"{package}.{home}", name) for home, text in homes.items() for name in names_in(text)]
+    return {name: getattr(importlib.import_module(home), name) for home, name in pairs}
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ HOOKS = (
     Hook("cuda.bindings.driver", "refsim.standins.cuda.bindings", "take_place"),
     Hook("cuda.core", "refsim.standins.cuda.core", "take_place"),
     Hook("cuda.core.utils", "refsim.standins.cuda.core", "take_place_of_views"),
-    Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.numba", "take_place"),
+    Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.bindings", "take_place_of_numba"),
     Hook("torch", "refsim.standins.torch.places", "take_place"),
-    Hook("triton.compiler.compiler", "refsim.standins.triton.compiled", "take_resources"),
+    Hook("triton.compiler.compiler", "refsim.standins.triton.driver", "take_resources"),
     Hook("triton.runtime.jit", "refsim.standins.triton.driver", "take_arrays"),
     Hook("triton.backends", "refsim.standins.triton.driver", "take_place"),
 )
@@ -164,6 +170,15 @@ def refuse(package: str, name: str) -> Exception:
     if name.startswith("_") or f"{package}.{name}" in _BY_NAME:  # `from package import module` asks first, then imports
         return AttributeError(name)
     return current().unsupported(f"{package}.{name}")
+
+
+def refusing(owner: str) -> Callable[..., Any]:
+    """Return the `__getattr__` of a module or a class: it refuses every name that this stand-in lacks."""
+
+    def lacked(*self_and_name: Any) -> Any:
+        raise refuse(owner, self_and_name[-1])
+
+    return lacked
 
 
 def with_stream(call: Callable[..., None]) -> Callable[..., None]:

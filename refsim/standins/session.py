@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.device.attributes import ATTRIBUTES, BY_NUMBER, Attribute
 from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError, counted
 from refsim.kernel_code import KernelCode
@@ -23,14 +24,20 @@ from refsim.ptx.checks.first_nan import NonFinite
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import CompilerDefect
 from refsim.ptx.machine.arguments import MISFIT, check_count, misfit, raw_bytes
+from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables
 from refsim.ptx.machine.launch_rules import Limits, limits_of
+from refsim.ptx.machine.placed import VariablePlacement
 from refsim.ptx.machine.program import trace_of
+from refsim.ptx.memory.space import MAX_BYTES
 from refsim.ptx.text.source_names import UNKNOWN, declared_types, demangled
 from refsim.standins.memory import DeviceMemory, caller
 from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord, add
 from refsim.targets import target_named
 
+MEMORY_BYTES = MAX_BYTES
+DRIVER_VERSION = 13000
+"""The result of cuDriverGetVersion: the CUDA release whose PTX and headers the simulator follows."""
 TEST_VARIABLE = "PYTEST_CURRENT_TEST"
 ONE_BUFFER = "pycuda"
 """The package that passes all arguments as one buffer. Others pass addresses: the driver takes a parameter's bytes."""
@@ -100,6 +107,37 @@ class GpuSession:
     @property
     def limits(self) -> Limits:
         return limits_of(self.target)
+
+    @property
+    def device_name(self) -> str:
+        """Return the name of the simulated GPU: refsim simulated sm_90a."""
+        return f"refsim simulated {self.target}"
+
+    @property
+    def free_and_total(self) -> tuple[int, int]:
+        """Return the free and the total bytes of device memory."""
+        return MEMORY_BYTES - self.memory.live_bytes, MEMORY_BYTES
+
+    def value_of(self, row: Attribute) -> int:
+        """Return an attribute's value; raise UnsupportedError where the target's is not known."""
+        value = row.value(self.target)
+        if value < 0:
+            raise self.unsupported(f"CU_DEVICE_ATTRIBUTE_{row.name} of {self.target}")
+        return value
+
+    def attribute(self, number: int, asker: str) -> int:
+        """Return a device attribute by its number; raise UnsupportedError for a number without a value here."""
+        row = BY_NUMBER.get(int(number))
+        if row is None:
+            raise self.unsupported(f"{asker} of attribute {int(number)}")
+        return self.value_of(row)
+
+    def attribute_named(self, name: str, asker: str) -> int:
+        """Return a device attribute by its name in any case (multiprocessor_count); UnsupportedError for others."""
+        row = next((each for each in ATTRIBUTES if each.name == name.upper()), None)
+        if row is None:
+            raise self.unsupported(f"{asker}.{name}")
+        return self.value_of(row)
 
     def compiled(self, source: str, options: Sequence[str] = (), target: str = "", **more: Any) -> str:
         """Return NVRTC's PTX of CUDA C++ for the run's target or `target`; RefsimError `compile-error` has the log."""
@@ -196,17 +234,22 @@ class SimulatedModule:
 
     def variable(self, name: str) -> tuple[int, int]:
         """Return address and bytes of a global or constant variable by its PTX name; RefsimError `unknown-symbol`."""
-        memory = self.session.memory.memory
         for function in self.program.module.functions.values():
             if function.is_entry:
-                code = self.program.code(function.name)
-                symbols = place_variables(
-                    self.program.module, code.function, self.program.key, self.program.target, memory
-                ).symbols
+                symbols = self.placed(function.name).symbols
                 found = self.program.module.variables.get(name)
                 if found is not None and name in symbols and found.space in ("global", "const"):
                     return symbols[name], found.size
         raise RefsimError("unknown-symbol", f"the module has no variable {name!r}", help="its name as the PTX has it")
+
+    def placed(self, entry: str) -> VariablePlacement:
+        """Return the places of an entry's variables, and the bytes of its shared and local memory."""
+        program, memory = self.program, self.session.memory.memory
+        return place_variables(program.module, program.code(entry).function, program.key, program.target, memory)
+
+    def registers(self, entry: str) -> int | None:
+        """Return the registers per thread that ptxas allocates for an entry; None without ptxas."""
+        return registers_used(self.program.text, entry, self.program.target)
 
     def launch(
         self,

@@ -64,7 +64,7 @@ def test_prepared_calls_take_addresses_and_offsets():
     ],
 )
 def test_prepared_arguments_are_packed_by_their_letters(letters, value, raw):
-    from refsim.standins.pycuda.functions import _by_format
+    from refsim.standins.pycuda.driver import _by_format
 
     assert list(map(raw_bytes, _by_format(letters, [value]))) == [raw]
 

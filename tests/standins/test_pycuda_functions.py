@@ -5,7 +5,7 @@ import pytest
 
 from refsim.device import toolchain
 from refsim.standins import session as sessions
-from refsim.standins.pycuda import array_functions, compiler, cumath, curandom, driver, gpuarray, reduction, tools
+from refsim.standins.pycuda import compiler, cumath, curandom, driver, gpuarray, reduction, tools
 from refsim.standins.session import GpuSession, UnsupportedError
 
 needs_nvrtc = pytest.mark.skipif(
@@ -17,9 +17,8 @@ X = np.float32([0.5, -2, 3, 1.25, -7, 11])
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
-    for kept in (array_functions._kernel, array_functions._reduction, array_functions._elements, cumath._kernel):
+    for kept in (gpuarray._kernel, gpuarray._reduction, gpuarray._elements, cumath._kernel):
         kept.cache_clear()
-    monkeypatch.setattr(gpuarray, "_KERNELS", {})
     driver.init()
     context = driver.Device(0).make_context()
     yield sessions.current()

@@ -1,4 +1,5 @@
-"""cuda.bindings.driver: types and constants stay; functions run on the simulated GPU or are refused by name."""
+"""cuda.bindings.driver: types and constants stay; functions run on the simulated GPU or are refused by name. numba-cuda
+uses them, and needs no library of the driver."""
 
 import ctypes
 import itertools
@@ -18,8 +19,8 @@ from refsim.ptx.machine.launch_rules import round_up
 from refsim.ptx.text.syntax import Variable
 from refsim.standins.cuda.images import CoreKernel, Image
 from refsim.standins.memory import host_bytes, poison_host
-from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
-from refsim.standins.session import UnsupportedError, current
+from refsim.standins.seams import with_stream
+from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, UnsupportedError, current
 
 
 class ModuleCalls:
@@ -150,10 +151,10 @@ class DriverCalls(ModuleCalls):
         return self.types.CUdevice(int(ordinal))
 
     def cuDeviceGetName(self, length: int, device: Any) -> bytes:  # noqa: N802
-        return device_name(current()).encode()[: int(length)]
+        return current().device_name.encode()[: int(length)]
 
     def cuDeviceGetAttribute(self, number: Any, device: Any) -> int:  # noqa: N802
-        return attribute(current(), int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
+        return current().attribute(int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
 
     def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
         self.contexts.clear()
@@ -192,7 +193,7 @@ class DriverCalls(ModuleCalls):
     cuProfilerStart = cuProfilerStop = cuCtxSynchronize  # noqa: N815
 
     def cuMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
-        return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
+        return current().free_and_total
 
     def cuMemAlloc(self, size: int) -> Any:  # noqa: N802
         return self.types.CUdeviceptr(current().memory.allocate(int(size), PACKAGE_NAME))
@@ -220,32 +221,21 @@ class DriverCalls(ModuleCalls):
     def cuMemcpyHtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
         current().memory.write(int(to), host_bytes(source, size))
 
-    def cuMemcpyHtoDAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
-        self.cuMemcpyHtoD(to, source, size)
-
     def cuMemcpyDtoH(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
         host_bytes(to, size)[:] = current().memory.read(int(source), int(size))
-
-    def cuMemcpyDtoHAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
-        self.cuMemcpyDtoH(to, source, size)
 
     def cuMemcpyDtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
         current().memory.copy(int(to), int(source), int(size))
 
-    def cuMemcpyDtoDAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
-        self.cuMemcpyDtoD(to, source, size)
-
     def cuMemsetD8(self, to: Any, value: int, count: int) -> None:  # noqa: N802
         current().memory.fill(int(to), bytes([int(value) & 0xFF]), int(count))
-
-    def cuMemsetD8Async(self, to: Any, value: int, count: int, stream: Any) -> None:  # noqa: N802
-        self.cuMemsetD8(to, value, count)
 
     def cuMemsetD32(self, to: Any, value: int, count: int) -> None:  # noqa: N802
         current().memory.fill(int(to), (int(value) & 0xFFFFFFFF).to_bytes(4, "little"), int(count))
 
-    def cuMemsetD32Async(self, to: Any, value: int, count: int, stream: Any) -> None:  # noqa: N802
-        self.cuMemsetD32(to, value, count)
+    cuMemcpyHtoDAsync, cuMemcpyDtoHAsync = with_stream(cuMemcpyHtoD), with_stream(cuMemcpyDtoH)  # noqa: N815
+    cuMemcpyDtoDAsync = with_stream(cuMemcpyDtoD)  # noqa: N815
+    cuMemsetD8Async, cuMemsetD32Async = with_stream(cuMemsetD8), with_stream(cuMemsetD32)  # noqa: N815
 
     def cuMemGetAddressRange(self, address: Any) -> tuple[Any, int]:  # noqa: N802
         """Return address and bytes of the allocation that holds an address."""
@@ -332,3 +322,12 @@ def _refusal(name: str) -> Callable[..., Any]:
 
     call.__name__ = name
     return call
+
+
+def take_place_of_numba(module: ModuleType) -> None:
+    """Mark the driver in numba.cuda.cudadrv.driver as available; numba's own calls a library, and says what to install."""
+    own = None
+    if not getattr(module, "USE_NV_BINDING", True):
+        what = "this numba.cuda calls the driver's library, which is not simulated"
+        own = str(RefsimError("missing-extra", what, help="pip install numba-cuda, which is simulated"))
+    module.driver.is_initialized, module.driver.initialization_error = own is not None, own

@@ -18,7 +18,7 @@ from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import PointerTo
 from refsim.standins.cuda import images
 from refsim.standins.cuda.bindings import CONTEXT, taken
-from refsim.standins.properties import attribute_named, device_name
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
 
@@ -57,8 +57,7 @@ class CoreStream:
     def close(self) -> None:
         """Do nothing: no work waits in a stream."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise _unknown("Stream", name)
+    __getattr__ = refusing("cuda.core.Stream")
 
 
 class CoreEvent:
@@ -79,8 +78,7 @@ class CoreEvent:
         """Return the milliseconds from the other event to this one."""
         return (self.at - other.at) * 1e3
 
-    def __getattr__(self, name: str) -> Any:
-        raise _unknown("Event", name)
+    __getattr__ = refusing("cuda.core.Event")
 
 
 class CoreBuffer:
@@ -114,8 +112,7 @@ class CoreBuffer:
     def copy_from(self, src: "CoreBuffer", *, stream: Any = None) -> None:
         src.copy_to(self)
 
-    def __getattr__(self, name: str) -> Any:
-        raise _unknown("Buffer", name)
+    __getattr__ = refusing("cuda.core.Buffer")
 
 
 class CoreMemory:
@@ -126,13 +123,7 @@ class CoreMemory:
     def allocate(self, size: int, stream: Any = None) -> CoreBuffer:
         return CoreBuffer(current().memory.allocate(int(size), images.CUDA_CORE), int(size), is_own=True)
 
-    def __getattr__(self, name: str) -> Any:
-        raise _unknown("MemoryResource", name)
-
-
-def _unknown(kind: str, name: str) -> Exception:
-    """Return the exception for a name that the stand-in of a cuda.core class does not have."""
-    return AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.{kind}.{name}")
+    __getattr__ = refusing("cuda.core.MemoryResource")
 
 
 class CoreProperties:
@@ -141,7 +132,7 @@ class CoreProperties:
     def __getattr__(self, name: str) -> int:
         if name.startswith("_"):
             raise AttributeError(name)
-        return attribute_named(current(), name, "cuda.core.Device.properties")
+        return current().attribute_named(name, "cuda.core.Device.properties")
 
 
 class CoreDevice:
@@ -172,7 +163,7 @@ class CoreDevice:
 
     @property
     def name(self) -> str:
-        return device_name(current())
+        return current().device_name
 
     def set_current(self, context: Any = None) -> None:
         """Make the one context current unless a context is current."""
@@ -197,8 +188,7 @@ class CoreDevice:
     def sync(self) -> None:
         """Return at once: every call has completed when it returns."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise _unknown("Device", name)
+    __getattr__ = refusing("cuda.core.Device")
 
 
 _STREAMS = itertools.count(0x1001)

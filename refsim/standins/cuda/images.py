@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.machine.assemblers import registers_used
-from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.launch_rules import MAX_THREADS, ctas_per_sm
-from refsim.standins.seams import names_in
+from refsim.standins.seams import names_in, refusing
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
 
@@ -94,8 +92,7 @@ class KernelAttributes:
     max_threads_per_block = MAX_THREADS
 
     def __init__(self, module: SimulatedModule, entry: str) -> None:
-        program, memory = module.program, module.session.memory.memory
-        placed = place_variables(program.module, program.code(entry).function, program.key, program.target, memory)
+        placed = module.placed(entry)
         self.shared_size_bytes, self.local_size_bytes = placed.shared_bytes, placed.local_bytes
 
 
@@ -111,8 +108,7 @@ class CoreKernel:
 
     def ctas_per_sm(self, threads: int, shared_bytes: int) -> int:
         """Return how many blocks an SM holds at once; `shared_bytes` per block add to the kernel's own."""
-        program = self.module.program
-        registers = registers_used(program.text, self.entry, program.target)
+        registers = self.module.registers(self.entry)
         if registers is None:
             raise current().unsupported("occupancy of a kernel", "ptxas is not installed, which counts registers")
         shared = self.attributes.shared_size_bytes + shared_bytes
@@ -144,8 +140,7 @@ class Image:
         _ = self.loaded
         return number
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.ObjectCode.{name}")
+    __getattr__ = refusing("cuda.core.ObjectCode")
 
     def get_kernel(self, name: Any) -> CoreKernel:
         return CoreKernel(self.loaded, name.decode() if isinstance(name, bytes) else name)

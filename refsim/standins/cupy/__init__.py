@@ -1,43 +1,36 @@
 """CuPy on the simulated GPU: NumPy computes on arrays in simulated memory, and the simulator runs kernels as PTX."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from refsim.standins.cupy import cuda as cuda
 from refsim.standins.cupy import delegation
-from refsim.standins.cupy import elements as elements
 from refsim.standins.cupy import fft as fft
 from refsim.standins.cupy import linalg as linalg
 from refsim.standins.cupy import methods as methods
 from refsim.standins.cupy import random as random
 from refsim.standins.cupy import testing as testing
-from refsim.standins.cupy.arrays import ndarray as ndarray
-from refsim.standins.cupy.creation import array as array
-from refsim.standins.cupy.creation import asanyarray as asanyarray
-from refsim.standins.cupy.creation import asarray as asarray
-from refsim.standins.cupy.creation import ascontiguousarray as ascontiguousarray
-from refsim.standins.cupy.creation import asfortranarray as asfortranarray
-from refsim.standins.cupy.creation import asnumpy as asnumpy
-from refsim.standins.cupy.creation import copy as copy
-from refsim.standins.cupy.creation import empty as empty
-from refsim.standins.cupy.creation import empty_like as empty_like
-from refsim.standins.cupy.creation import full_like as full_like
-from refsim.standins.cupy.creation import get_array_module as get_array_module
-from refsim.standins.cupy.creation import ones_like as ones_like
-from refsim.standins.cupy.creation import zeros_like as zeros_like
-from refsim.standins.cupy.decorators import fuse as fuse
-from refsim.standins.cupy.decorators import memoize as memoize
-from refsim.standins.cupy.elementwise import ElementwiseKernel as ElementwiseKernel
 from refsim.standins.cupy.names import ARRAY_FUNCTIONS, CHANGING, CONSTANTS, FACTS, UFUNCS
 from refsim.standins.cupy.pool import MemoryPool, PinnedMemoryPool, default_pool
-from refsim.standins.cupy.raw import RawKernel as RawKernel
-from refsim.standins.cupy.raw import RawModule as RawModule
-from refsim.standins.cupy.reduction import ReductionKernel as ReductionKernel
-from refsim.standins.seams import refuse
+from refsim.standins.seams import gathered, refuse
+from refsim.standins.session import current
 
 __version__ = "14.2.0"
-ufunc = delegation.Ufunc
+_HOMES = {
+    "arrays": "ndarray",
+    "creation": """
+        array asanyarray asarray ascontiguousarray asfortranarray asnumpy copy empty empty_like full_like
+        get_array_module ones_like zeros_like
+    """,
+    "elementwise": "ElementwiseKernel",
+    "raw": "RawKernel RawModule",
+    "reduction": "ReductionKernel",
+}
+"""The names that other modules define, by their module."""
+globals().update(gathered("refsim.standins.cupy", _HOMES), ufunc=delegation.Ufunc)
 
 
 def is_available() -> bool:
@@ -50,6 +43,28 @@ def get_default_memory_pool() -> MemoryPool:
 
 def get_default_pinned_memory_pool() -> PinnedMemoryPool:
     return PinnedMemoryPool()
+
+
+def fuse(*args: Any, **kwargs: Any) -> Any:
+    """Return a function that runs unfused, for @fuse and @fuse(kernel_name="f").
+
+    CuPy's fused kernel keeps intermediates in registers and may contract products: real results count as unspecified.
+    """
+    return _fused(args[0]) if args and callable(args[0]) else _fused
+
+
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        current().answered_by_host(f"cupy.fuse of {function.__name__}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def memoize(for_each_device: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that caches results by arguments; there is one device."""
+    return functools.cache
 
 
 def _found(name: str) -> Any:

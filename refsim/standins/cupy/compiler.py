@@ -1,14 +1,15 @@
 """cupy.cuda.compiler on the simulated GPU: NVRTC compiles CUDA C++, and the simulator runs its PTX."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import COMPILERS
 from refsim.standins.complex_numbers import with_complex
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 from refsim.targets import target_named
+
+__getattr__ = refusing("cupy.cuda.compiler")
 
 
 class CompileException(Exception):  # noqa: N818 - CuPy's own name
@@ -36,7 +37,3 @@ def ptx_of(source: str, options: Sequence[str], backend: str, entries: Sequence[
         if error.kind is Kind.MISSING:
             raise
         raise CompileException(str(error), source, "kern.cu", tuple(options), backend) from error
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("cupy.cuda.compiler", name)

@@ -7,56 +7,33 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.cupy import compiler, device, driver, pool, runtime
-from refsim.standins.cupy import device as stream
-from refsim.standins.cupy import pool as memory
-from refsim.standins.cupy.device import CupyDevice as Device
-from refsim.standins.cupy.device import CupyEvent as Event
-from refsim.standins.cupy.device import CupyStream as Stream
-from refsim.standins.cupy.device import ExternalStream, get_current_stream, get_device_id, get_elapsed_time
-from refsim.standins.cupy.pool import (
-    BaseMemory,
-    Memory,
-    MemoryPointer,
-    MemoryPool,
-    PinnedMemoryPointer,
-    PinnedMemoryPool,
-    UnownedMemory,
-)
+from refsim.standins.cupy.pool import MemoryPointer, PinnedMemoryPointer
 from refsim.standins.memory import poison_host
-from refsim.standins.properties import DRIVER_VERSION
-from refsim.standins.seams import refuse
+from refsim.standins.seams import gathered, names_in, refusing
+from refsim.standins.session import DRIVER_VERSION
 
-__all__ = [
-    "BaseMemory",
-    "Device",
-    "Event",
-    "ExternalStream",
-    "Memory",
-    "MemoryPointer",
-    "MemoryPool",
-    "PinnedMemoryPointer",
-    "PinnedMemoryPool",
-    "Stream",
-    "UnownedMemory",
-    "alloc",
-    "alloc_pinned_memory",
-    "compiler",
-    "device",
-    "driver",
-    "get_allocator",
-    "get_current_stream",
-    "get_device_id",
-    "get_elapsed_time",
-    "get_local_runtime_version",
-    "is_available",
-    "memory",
-    "runtime",
-    "set_allocator",
-    "set_pinned_memory_allocator",
-    "stream",
-    "using_allocator",
-]
-alloc = pool.alloc
+__getattr__ = refusing("cupy.cuda")
+_HOMES = {
+    "device": "ExternalStream get_current_stream get_device_id get_elapsed_time",
+    "pool": "BaseMemory Memory MemoryPointer MemoryPool PinnedMemoryPointer PinnedMemoryPool UnownedMemory alloc",
+}
+"""The names that other modules define, by their module."""
+_FOUND = gathered("refsim.standins.cupy", _HOMES)
+_FOUND |= {"Device": device.CupyDevice, "Event": device.CupyEvent, "Stream": device.CupyStream}
+_FOUND |= {
+    "compiler": compiler,
+    "device": device,
+    "driver": driver,
+    "memory": pool,
+    "runtime": runtime,
+    "stream": device,
+}
+globals().update(_FOUND)
+_OWN = names_in("""
+    alloc_pinned_memory get_allocator get_local_runtime_version is_available set_allocator set_pinned_memory_allocator
+    using_allocator
+""")
+__all__ = sorted([*_FOUND, *_OWN])  # noqa: PLE0605
 
 
 def is_available() -> bool:
@@ -90,7 +67,3 @@ def set_pinned_memory_allocator(allocator: Any = None) -> None:
 def using_allocator(allocator: Any = None) -> Iterator[None]:
     """Do nothing, as in set_allocator."""
     yield
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("cupy.cuda", name)

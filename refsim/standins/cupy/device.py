@@ -4,9 +4,7 @@ from time import perf_counter
 from typing import Any
 
 from refsim.device.attributes import ATTRIBUTES
-from refsim.standins import properties
-from refsim.standins.properties import value_of
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refuse, refusing
 from refsim.standins.session import current
 
 _SPELT = {
@@ -32,11 +30,11 @@ class CupyDevice:
     @property
     def attributes(self) -> dict[str, int]:
         """Return all attributes that the simulated GPU knows, by CuPy's names: MaxThreadsPerBlock."""
-        return {_SPELT.get(row.name, row.name.title().replace("_", "")): value_of(current(), row) for row in ATTRIBUTES}
+        return {_SPELT.get(row.name, row.name.title().replace("_", "")): current().value_of(row) for row in ATTRIBUTES}
 
     @property
     def mem_info(self) -> tuple[int, int]:
-        return properties.MEMORY_BYTES - current().memory.live_bytes, properties.MEMORY_BYTES
+        return current().free_and_total
 
     @property
     def pci_bus_id(self) -> str:
@@ -66,8 +64,7 @@ class CupyDevice:
     def __repr__(self) -> str:
         return f"<CUDA Device {self.id}>"
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.Device.{name}")
+    __getattr__ = refusing("cupy.cuda.Device")
 
 
 class CupyEvent:
@@ -146,8 +143,7 @@ class CupyStream:
     def __hash__(self) -> int:
         return hash(self.ptr)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.Stream.{name}")
+    __getattr__ = refusing("cupy.cuda.Stream")
 
 
 CupyStream.null, CupyStream.ptds = CupyStream(null=True), CupyStream(ptds=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from refsim.errors import RefsimError
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import UnsupportedError
+
+__getattr__ = refusing("cupy.cuda.driver")
 
 
 class CUDADriverError(RuntimeError):
@@ -26,7 +27,3 @@ def as_cupy(status: int, name: str) -> Iterator[None]:
         raise
     except RefsimError as error:
         raise CUDADriverError(status, f"{name}: {error}") from error
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("cupy.cuda.driver", name)

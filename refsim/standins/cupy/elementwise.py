@@ -21,7 +21,7 @@ from refsim.standins.cupy.generated import (
     types_of,
 )
 from refsim.standins.cupy.raw import ILLEGAL_ADDRESS, KernelSource
-from refsim.standins.session import current
+from refsim.standins.seams import refusing
 
 _THREADS = 128
 WHO = "cupy.ElementwiseKernel"
@@ -137,8 +137,7 @@ class ElementwiseKernel:
     def __repr__(self) -> str:
         return f"<ElementwiseKernel '{self.name}'>"
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"{WHO}.{name}")
+    __getattr__ = refusing(WHO)
 
 
 def launched(source: KernelSource, name: str, blocks: int, threads: int, values: Sequence[bytes]) -> None:

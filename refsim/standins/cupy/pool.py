@@ -9,9 +9,8 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.standins.cupy.device import CupyDevice
 from refsim.standins.memory import host_bytes
-from refsim.standins.properties import MEMORY_BYTES
-from refsim.standins.seams import with_stream
-from refsim.standins.session import current
+from refsim.standins.seams import refusing, with_stream
+from refsim.standins.session import MEMORY_BYTES, current
 
 CUPY = "cupy"
 _UNIT = 512
@@ -132,8 +131,7 @@ class MemoryPointer:
     copy_to_host_async = with_stream(copy_to_host)
     memset_async = with_stream(memset)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.MemoryPointer.{name}")
+    __getattr__ = refusing("cupy.cuda.MemoryPointer")
 
 
 def _host_address(mem: Any) -> int:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.machine.arguments import PointerTo
-from refsim.ptx.machine.assemblers import registers_used
-from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.launch_rules import MAX_THREADS
+from refsim.ptx.machine.placed import VariablePlacement
 from refsim.standins.cupy.arrays import TYPE_LETTERS, ndarray
 from refsim.standins.cupy.compiler import ptx_of
 from refsim.standins.cupy.driver import CUDADriverError, as_cupy
 from refsim.standins.cupy.pool import CUPY, MemoryPointer, UnownedMemory
+from refsim.standins.seams import refusing
 from refsim.standins.session import GpuSession, SimulatedModule, current
 
 ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
@@ -104,11 +104,9 @@ class RawKernel:
     @classmethod
     def _of(cls, module: "RawModule", name: str) -> "RawKernel":
         """Return a kernel of a compiled module."""
-        made = cls.__new__(cls)
-        made.code, made.name, made.options, made.backend = module.code, name, module.options, module.backend  # type: ignore[assignment]
-        made.__name__, made.file_path = name, module.file_path  # type: ignore[assignment]
-        made.enable_cooperative_groups, made._source = module.enable_cooperative_groups, module._source
-        made.preferred_shared_memory_carveout, made._dynamic_shared = -1, None
+        is_cooperative = module.enable_cooperative_groups
+        made = cls("", name, module.options, module.backend, enable_cooperative_groups=is_cooperative)
+        made.code, made.file_path, made._source = module.code, module.file_path, module._source  # type: ignore[assignment]
         return made
 
     def __call__(
@@ -147,11 +145,8 @@ class RawKernel:
             cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"""
         return {name: getattr(self, name) for name in names.split()}
 
-    def _placed(self) -> Any:
-        program, entry = self._source.module().program, self._source.entry(self.name)
-        code = program.code(entry)
-        memory = current().memory.memory
-        return place_variables(program.module, code.function, program.key, program.target, memory)
+    def _placed(self) -> VariablePlacement:
+        return self._source.module().placed(self._source.entry(self.name))
 
     max_threads_per_block = property(lambda self: MAX_THREADS)
     shared_size_bytes = property(lambda self: self._placed().shared_bytes)
@@ -166,8 +161,7 @@ class RawKernel:
     @property
     def num_regs(self) -> int:
         """Return the registers per thread that ptxas allocates; refused where ptxas is not installed."""
-        program = self._source.module().program
-        found = registers_used(program.text, self._source.entry(self.name), program.target)
+        found = self._source.module().registers(self._source.entry(self.name))
         if found is None:
             raise current().unsupported("cupy.RawKernel.num_regs", "ptxas is not installed, which counts registers")
         return found
@@ -193,8 +187,7 @@ class RawKernel:
             raise CUDADriverError(1, f"CUDA_ERROR_INVALID_VALUE: {size} B of dynamic shared memory, of {most} B")
         self._dynamic_shared = int(size)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.RawKernel.{name}")
+    __getattr__ = refusing("cupy.RawKernel")
 
 
 class RawModule:
@@ -245,8 +238,7 @@ class RawModule:
             address, size = self._source.module().variable(name)
         return MemoryPointer(UnownedMemory(address, size, self), 0)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.RawModule.{name}")
+    __getattr__ = refusing("cupy.RawModule")
 
 
 def taken(value: Any) -> Any:

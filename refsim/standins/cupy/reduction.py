@@ -12,6 +12,7 @@ from refsim.standins.cupy.arrays import kind_of, ndarray
 from refsim.standins.cupy.elementwise import launched
 from refsim.standins.cupy.generated import Seen, c_type, checked, parameters, seen, source_of, type_of, types_of
 from refsim.standins.cupy.raw import KernelSource
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
 _THREADS = 256
@@ -147,8 +148,7 @@ class ReductionKernel:
     def __repr__(self) -> str:
         return f"<ReductionKernel '{self.name}'>"
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"{WHO}.{name}")
+    __getattr__ = refusing(WHO)
 
 
 def _axes(axis: Any, ndim: int) -> tuple[int, ...]:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from refsim.device.attributes import ATTRIBUTES
-from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name, value_of
-from refsim.standins.seams import refuse
-from refsim.standins.session import current
+from refsim.standins.seams import refusing
+from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, current
 
+__getattr__ = refusing("cupy.cuda.runtime")
 is_hip = False
 
 
@@ -47,20 +47,20 @@ driverGetVersion = runtimeGetVersion  # noqa: N816 - CuPy's own name
 
 
 def memGetInfo() -> tuple[int, int]:  # noqa: N802 - CuPy's own name
-    return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
+    return current().free_and_total
 
 
 def deviceGetAttribute(attrib: int, device: int) -> int:  # noqa: N802 - CuPy's own name
-    return attribute(current(), attrib, "cupy.cuda.runtime.deviceGetAttribute")
+    return current().attribute(attrib, "cupy.cuda.runtime.deviceGetAttribute")
 
 
 def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802 - CuPy's own name
     """Return the known fields of cudaDeviceProp by name; unknown fields are absent."""
     setDevice(device)
-    known = {row.name: value_of(current(), row) for row in ATTRIBUTES}
+    known = {row.name: current().value_of(row) for row in ATTRIBUTES}
     axes = ("X", "Y", "Z")
     return {
-        "name": device_name(current()).encode(),
+        "name": current().device_name.encode(),
         "totalGlobalMem": MEMORY_BYTES,
         "sharedMemPerBlock": known["MAX_SHARED_MEMORY_PER_BLOCK"],
         "regsPerBlock": known["MAX_REGISTERS_PER_BLOCK"],
@@ -84,7 +84,3 @@ def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802 - CuPy's o
         "cooperativeLaunch": known["COOPERATIVE_LAUNCH"],
         "sharedMemPerBlockOptin": known["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
     }
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("cupy.cuda.runtime", name)

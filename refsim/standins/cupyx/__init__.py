@@ -8,7 +8,7 @@ from refsim.standins.cupy.arrays import ndarray
 from refsim.standins.cupy.delegation import answer, changed
 from refsim.standins.cupyx import profiler as profiler
 from refsim.standins.memory import poison_host
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 
 
 def scatter_add(a: ndarray, slices: Any, value: Any) -> None:
@@ -41,5 +41,4 @@ def zeros_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
     return np.zeros(shape, dtype, order)
 
 
-def __getattr__(name: str) -> Any:
-    raise refuse("cupyx", name)
+__getattr__ = refusing("cupyx")

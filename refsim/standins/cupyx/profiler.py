@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 
+__getattr__ = refusing("cupyx.profiler")
 _SECONDS = 1.0
 """Repeats end after so many seconds, for any `n_repeat`: the times are not a GPU's."""
 
@@ -55,7 +56,3 @@ def time_range(message: Any = None, *args: Any, **kwargs: Any) -> Iterator[None]
 def profile() -> Iterator[None]:
     """Do nothing: there is no profile."""
     yield
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("cupyx.profiler", name)

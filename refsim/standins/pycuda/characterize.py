@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
+
+__getattr__ = refusing("pycuda.characterize")
 
 
 def has_double_support(dev: Any = None) -> bool:
@@ -15,7 +17,3 @@ def has_stack() -> bool:
 
 def platform_bits() -> int:
     return 64
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.characterize", name)

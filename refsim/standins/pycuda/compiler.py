@@ -10,9 +10,10 @@ from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.standins.complex_numbers import with_complex
 from refsim.standins.pycuda.driver import CompileError, Function, Module, module_from_buffer
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
+__getattr__ = refusing("pycuda.compiler")
 DEFAULT_NVCC_FLAGS: list[str] = []
 _OF_OTHERS = re.compile(
     r"-O\d|-m64|-w$|-Xcompiler[=,]|-Xptxas[=,]|--(optimize|ptxas-options|compiler-options|compiler-bindir)=|-ccbin="
@@ -52,10 +53,7 @@ class SourceModule:
     def get_function(self, name: str) -> Function:
         return self.module.get_function(name)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise current().unsupported(f"pycuda.compiler.SourceModule.{name}")
+    __getattr__ = refusing("pycuda.compiler.SourceModule")
 
 
 def ptx(
@@ -86,7 +84,3 @@ def of_device(options: Sequence[str]) -> tuple[str, ...]:
         elif not _OF_OTHERS.match(flag):
             found.append(flag)
     return tuple(found)
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.compiler", name)

@@ -1,15 +1,61 @@
-"""Contexts, the device, streams and events of PyCUDA: one simulated GPU. A call that returns has completed."""
+"""Contexts, the device, streams and events of PyCUDA: one simulated GPU, and PyCUDA's errors. A call that returns has
+completed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 from refsim.device.attributes import ATTRIBUTES
-from refsim.standins import properties
-from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name, value_of
-from refsim.standins.pycuda.errors import LogicError
-from refsim.standins.session import current
+from refsim.errors import RefsimError
+from refsim.ptx import is_fault
+from refsim.standins.seams import refusing
+from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, UnsupportedError, current
 
 device_attribute = type("device_attribute", (), {row.name: row.number for row in ATTRIBUTES})
+
+
+class Error(Exception):
+    """Any error of the driver."""
+
+
+class MemoryError(Error):
+    """Not enough device memory."""
+
+
+class LogicError(Error):
+    """A call with an invalid context, module or argument."""
+
+
+class LaunchError(Error):
+    """A kernel that failed."""
+
+
+class RuntimeError(Error):
+    """Any other error."""
+
+
+class CompileError(Error):
+    """CUDA C++ that does not compile: PyCUDA's text, with the compiler's log as `stderr`."""
+
+    def __init__(self, msg: str, command_line: Any, stdout: str | None = None, stderr: str | None = None) -> None:
+        super().__init__(msg, command_line, stdout, stderr)
+        self.msg, self.command_line, self.stdout, self.stderr = msg, command_line, stdout, stderr
+
+    def __str__(self) -> str:
+        return "\n".join((self.msg, *(f"[stderr:\n{text}]" for text in (self.stderr,) if text)))
+
+
+@contextmanager
+def as_pycuda(call: str) -> Iterator[None]:
+    """Raise the simulated GPU's errors as PyCUDA's (`cuMemAlloc failed: ...`), except what is not simulated."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except RefsimError as error:
+        kind = LaunchError if is_fault(error) else MemoryError if error.code == "out-of-memory" else LogicError
+        raise kind(f"{call} failed: {error}") from error
 
 
 class Device:
@@ -26,7 +72,7 @@ class Device:
         return 1
 
     def name(self) -> str:
-        return device_name(current())
+        return current().device_name
 
     def compute_capability(self) -> tuple[int, int]:
         return current().capability
@@ -38,11 +84,11 @@ class Device:
         return "0000:00:00.0"
 
     def get_attribute(self, number: int) -> int:
-        return attribute(current(), number, "pycuda.driver.Device.get_attribute")
+        return current().attribute(number, "pycuda.driver.Device.get_attribute")
 
     def get_attributes(self) -> dict[int, int]:
         """Return all attributes that the simulated GPU knows, by number."""
-        return {row.number: value_of(current(), row) for row in ATTRIBUTES}
+        return {row.number: current().value_of(row) for row in ATTRIBUTES}
 
     def __getattr__(self, name: str) -> int:
         number = getattr(device_attribute, name.upper(), None)
@@ -102,10 +148,7 @@ class Context:
     def synchronize() -> None:
         needed("cuCtxSynchronize")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise current().unsupported(f"pycuda.driver.Context.{name}")
+    __getattr__ = refusing("pycuda.driver.Context")
 
 
 def needed(call: str) -> Context:
@@ -138,7 +181,7 @@ def get_driver_version() -> int:
 def mem_get_info() -> tuple[int, int]:
     """Return the free and the total bytes of device memory."""
     needed("cuMemGetInfo")
-    return properties.MEMORY_BYTES - current().memory.live_bytes, properties.MEMORY_BYTES
+    return current().free_and_total
 
 
 class Stream:

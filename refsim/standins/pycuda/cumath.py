@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.standins.pycuda.array_functions import of_elements
 from refsim.standins.pycuda.elementwise import PycudaElementwise
-from refsim.standins.pycuda.gpuarray import GPUArray, empty_like
+from refsim.standins.pycuda.gpuarray import GPUArray, empty_like, of_elements
 from refsim.standins.pycuda.tools import dtype_to_ctype
 from refsim.standins.seams import refuse
 from refsim.standins.session import current

@@ -5,15 +5,13 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.pycuda.gpuarray import GPUArray, to_gpu
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
+
+__getattr__ = refusing("pycuda.curandom")
 
 
 def rand(shape: Any, dtype: Any = np.float32, stream: Any = None) -> GPUArray:
     """Return random numbers from 0 to 1, which differ from PyCUDA's."""
     current().answered_by_host("pycuda.curandom.rand")
     return to_gpu(np.random.default_rng().random(shape).astype(dtype))
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.curandom", name)

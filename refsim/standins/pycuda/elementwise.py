@@ -7,12 +7,13 @@ import numpy as np
 
 from refsim.ptx.text.source_names import code_of, declared_type
 from refsim.standins.complex_numbers import including_complex
+from refsim.standins.pycuda.arrays import GPUArray
 from refsim.standins.pycuda.compiler import SourceModule
-from refsim.standins.pycuda.errors import LogicError
-from refsim.standins.pycuda.gpuarray import GPUArray
-from refsim.standins.seams import refuse
+from refsim.standins.pycuda.context import LogicError
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
+__getattr__ = refusing("pycuda.elementwise")
 _THREADS = 128
 
 
@@ -93,7 +94,3 @@ def _argument(declared: str) -> "np.dtype[Any] | None":
     if code[:1] not in tuple("biufc"):
         raise current().unsupported("pycuda.elementwise.ElementwiseKernel", f"with an argument {declared.strip()!r}")
     return np.dtype(code)
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.elementwise", name)

@@ -1,30 +1,34 @@
-"""pycuda.gpuarray on the simulated GPU: arrays in device memory, with arithmetic by compiled kernels."""
+"""pycuda.gpuarray on the simulated GPU: arrays with operators and functions, by kernels around an expression."""
 
-import importlib
-from collections.abc import Callable, Sequence
-from math import prod
-from types import SimpleNamespace
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from refsim.standins.complex_numbers import including_complex
-from refsim.standins.pycuda.compiler import SourceModule
-from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
-from refsim.standins.pycuda.functions import PycudaFunction
+from refsim.standins.pycuda.arrays import (
+    GPUArray,
+    arange,
+    empty,
+    empty_like,
+    ones,
+    to_gpu,
+    to_gpu_async,
+    zeros,
+    zeros_like,
+)
+from refsim.standins.pycuda.driver import memcpy_dtod
+from refsim.standins.pycuda.elementwise import PycudaElementwise
+from refsim.standins.pycuda.reduction import PycudaReduction
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.seams import names_in, refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
 __all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
+__getattr__ = refusing("pycuda.gpuarray")
 
-_THREADS = 256
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FUNCTIONS = names_in("""
-    dot if_positive logical_and logical_not logical_or max maximum min minimum sum take where
-""")
 _BASES = {
     "char": "i1",
     "uchar": "u1",
@@ -57,282 +61,194 @@ for _name, _code in _BASES.items():
         setattr(vec, f"make_{_name}{_width}", staticmethod(_maker(_kind)))
 
 
-class GPUArray:
-    """A contiguous array of the device; `gpudata` is its memory, `shape`, `strides` and `dtype` are NumPy's."""
-
-    __array_priority__ = 100
-
-    def __init__(
-        self,
-        shape: Any,
-        dtype: Any,
-        allocator: Any = mem_alloc,
-        base: Any = None,
-        gpudata: Any = None,
-        strides: Any = None,
-        order: str = "C",
-    ) -> None:
-        """Allocate an array, or wrap the memory `gpudata`; strides with gaps are refused."""
-        self.shape = tuple(int(each) for each in np.atleast_1d(np.asarray(shape, np.int64)))
-        self.dtype = np.dtype(dtype)
-        self.size, self.order, self.base, self.allocator = prod(self.shape), order, base, allocator
-        self.nbytes = self.size * self.dtype.itemsize
-        self.strides = _strides(self.shape, self.dtype.itemsize, order)
-        if strides is not None and tuple(strides) != self.strides:
-            raise current().unsupported("pycuda.gpuarray.GPUArray with strides", "arrays with gaps")
-        self.gpudata = gpudata if gpudata is not None else allocator(self.nbytes) if self.nbytes else None
-
-    @property
-    def ptr(self) -> int:
-        return 0 if self.gpudata is None else int(self.gpudata)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "strides": self.strides,
-            "data": (self.ptr, False),
-            "typestr": self.dtype.str,
-            "stream": None,
-            "version": 3,
-        }
-
-    def set(self, array: NDArray[Any], stream: Any = None) -> None:
-        """Copy a host array of equal size and type to the device."""
-        if array.size != self.size or array.dtype != self.dtype:
-            raise ValueError("ary and self must be the same size and dtype")
-        memcpy_htod(self.gpudata, np.asarray(array, order="F" if self.order == "F" else "C"))
-
-    def get(self, ary: NDArray[Any] | None = None, pagelocked: bool = False) -> NDArray[Any]:
-        """Return a copy on the host."""
-        made: NDArray[Any] = np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C") if ary is None else ary
-        if self.size:
-            memcpy_dtoh(made, self.gpudata)
-        return made
-
-    def copy(self) -> "GPUArray":
-        made = empty_like(self)
-        memcpy_dtod(made.gpudata, self.gpudata, self.nbytes)
-        return made
-
-    def fill(self, value: Any, stream: Any = None) -> "GPUArray":
-        self.set(np.full(self.shape, value, self.dtype))
-        return self
-
-    def reshape(self, *shape: Any, order: str = "C") -> "GPUArray":
-        """Return an array with another shape over this memory; one extent may be -1."""
-        if order != self.order and self.ndim > 1:
-            raise current().unsupported(
-                "pycuda.gpuarray.GPUArray.reshape", f"of an array in order {self.order} to {order}"
-            )
-        wanted = tuple(shape[0]) if len(shape) == 1 and not np.isscalar(shape[0]) else shape
-        wanted = np.empty(self.shape, np.bool_).reshape(wanted).shape
-        return GPUArray(wanted, self.dtype, self.allocator, self, self.gpudata, order=self.order)
-
-    def ravel(self) -> "GPUArray":
-        return self.reshape(self.size)
-
-    def astype(self, dtype: Any) -> "GPUArray":
-        return self if self.dtype == dtype else _elementwise("x[i]", dtype, self)
-
-    def __getitem__(self, index: Any) -> "GPUArray":
-        """Return a range of whole rows: a slice of the first axis without a step."""
-        if not isinstance(index, slice) or index.step not in (None, 1) or self.order == "F":
-            raise current().unsupported("pycuda.gpuarray.GPUArray indexing", f"[{index!r}]: a slice of whole rows is")
-        first, last, _ = index.indices(self.shape[0])
-        shape = (max(last - first, 0), *self.shape[1:])
-        return GPUArray(shape, self.dtype, self.allocator, self, self.ptr + first * self.strides[0])
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Set whole rows to a number or to an array of their shape."""
-        rows = self if index is Ellipsis else self[index]
-        if isinstance(value, GPUArray):
-            if (value.shape, value.dtype) != (rows.shape, rows.dtype):
-                raise current().unsupported("pycuda.gpuarray.GPUArray.__setitem__", f"{value.shape} into {rows.shape}")
-            memcpy_dtod(rows.ptr, value.ptr, rows.nbytes)
-        elif rows.size:
-            rows.set(np.array(np.broadcast_to(np.asarray(value, rows.dtype), rows.shape)))
-
-    @property
-    def flags(self) -> Any:
-        """Return the flags c_contiguous, f_contiguous and forc (either or both)."""
-        found = np.empty(self.shape, np.bool_, "F" if self.order == "F" else "C").flags
-        return SimpleNamespace(c_contiguous=found.c_contiguous, f_contiguous=found.f_contiguous, forc=found.forc)
-
-    def __bool__(self) -> bool:
-        """Return the truth of the only element; ValueError for several, as in NumPy."""
-        return bool(self.get())
-
-    def __len__(self) -> int:
-        return self.shape[0] if self.shape else 0
-
-    def __neg__(self) -> "GPUArray":
-        return _elementwise("-(T)x[i]", self.dtype, self)
-
-    def __abs__(self) -> "GPUArray":
-        return _elementwise("fabs((T)x[i])" if self.dtype.kind == "f" else "abs((T)x[i])", self.dtype, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return _functions().power(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return _functions().power(other, self)
-
-    def any(self, stream: Any = None, allocator: Any = None) -> Any:
-        return _functions().any(self, stream)
-
-    def all(self, stream: Any = None, allocator: Any = None) -> Any:
-        return _functions().all(self, stream)
-
-    def reverse(self, stream: Any = None) -> Any:
-        return _functions().reverse(self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise current().unsupported(f"pycuda.gpuarray.GPUArray.{name}")
+def of_elements(expression: str, dtype: Any, *operands: Any, out: Any = None, stream: Any = None) -> GPUArray:
+    """Return `out` or a new array of type `dtype`: an expression in which $0, $1, ... are elements of the operands."""
+    arrays = [each for each in operands if isinstance(each, GPUArray)]
+    if {each.shape for each in arrays} != {arrays[0].shape}:
+        raise current().unsupported("pycuda.gpuarray broadcasting", " with ".join(str(each.shape) for each in arrays))
+    made = GPUArray(arrays[0].shape, dtype, arrays[0].allocator, order=arrays[0].order) if out is None else out
+    number = np.dtype(_common(*operands)).type
+    given = [each if isinstance(each, GPUArray) else number(each) for each in operands]
+    kinds = tuple((dtype_to_ctype(each.dtype), isinstance(each, GPUArray)) for each in given)
+    _kernel(expression, dtype_to_ctype(made.dtype), kinds)(made, *given, stream=stream)
+    return made
 
 
-def _functions() -> Any:
-    """Return the module array_functions, which itself imports this module."""
-    return importlib.import_module("refsim.standins.pycuda.array_functions")
+@lru_cache(maxsize=1024)
+def _kernel(expression: str, out: str, kinds: tuple[tuple[str, bool], ...]) -> PycudaElementwise:
+    heads = [f"{kind} {'*' * is_array}x{number}" for number, (kind, is_array) in enumerate(kinds)]
+    for number, (_, is_array) in enumerate(kinds):
+        expression = expression.replace(f"${number}", f"x{number}[i]" if is_array else f"x{number}")
+    return PycudaElementwise(", ".join([f"{out} *z", *heads]), f"z[i] = {expression}", "of_elements")
 
 
-def _operation(name: str, sign: str) -> None:
-    """Add an operator to GPUArray: on the left, on the right, and in place."""
-
-    def left(self: GPUArray, other: Any) -> GPUArray:
-        kind = _common(self, other, sign)
-        return _elementwise(f"(T)x[i] {sign} {_second(other, kind, sign)}", kind, self, other)
-
-    def right(self: GPUArray, other: Any) -> GPUArray:
-        kind = _common(self, other, sign)
-        return _elementwise(f"(T)y {sign} ({_operand(self, kind, sign)})x[i]", kind, self, other)
-
-    def in_place(self: GPUArray, other: Any) -> GPUArray:
-        made = _elementwise(f"(T)x[i] {sign} {_second(other, self.dtype, sign)}", self.dtype, self, other)
-        memcpy_dtod(self.gpudata, made.gpudata, self.nbytes)
-        return self
-
-    setattr(GPUArray, f"__{name}__", left)
-    setattr(GPUArray, f"__r{name}__", right)
-    setattr(GPUArray, f"__i{name}__", in_place)
+@lru_cache(maxsize=256)
+def _reduction(kind: Any, neutral: str, reduce_expr: str, map_expr: str, arguments: str, name: str) -> PycudaReduction:
+    return PycudaReduction(kind, neutral, reduce_expr, map_expr, arguments, name)
 
 
-def _comparison(name: str, sign: str) -> None:
-    setattr(GPUArray, f"__{name}__", lambda self, other: _functions().compared(sign, self, other))
+def _reduced(
+    name: str, a: GPUArray, kind: Any, neutral: str, combined: str, stream: Any, value: str = "x[i]"
+) -> GPUArray:
+    heads = f"const {dtype_to_ctype(a.dtype)} *x"
+    return _reduction(np.dtype(kind), neutral, combined, value, heads, f"{name}_of_all")(a, stream=stream)
 
 
-for _word, _sign in _OPERATORS.items():
-    _operation(_word, _sign)
-for _word, _sign in _COMPARISONS.items():
-    _comparison(_word, _sign)
-GPUArray.__hash__ = object.__hash__  # type: ignore[method-assign]
+def sum(a: GPUArray, dtype: Any = None, stream: Any = None, allocator: Any = None) -> GPUArray:
+    return _reduced("sum", a, dtype or a.dtype, "0", "a + b", stream)
 
 
-def _second(other: Any, kind: Any, sign: str) -> str:
-    return f"({_operand(other, kind, sign)})y[i]" if isinstance(other, GPUArray) else "(T)y"
+def dot(a: GPUArray, b: GPUArray, dtype: Any = None, stream: Any = None, allocator: Any = None) -> GPUArray:
+    kind = np.dtype(dtype or np.result_type(a.dtype, b.dtype))
+    heads = f"const {dtype_to_ctype(a.dtype)} *x, const {dtype_to_ctype(b.dtype)} *y"
+    return _reduction(kind, "0", "a + b", "x[i] * y[i]", heads, "dot_of_all")(a, b, stream=stream)
 
 
-def _operand(array: GPUArray, kind: Any, sign: str) -> str:
-    """Return the type of an array on the right; complex numbers are divided by real numbers part by part."""
-    return "T::value_type" if sign == "/" and np.dtype(kind).kind == "c" != array.dtype.kind else "T"
+def _any(a: GPUArray, stream: Any = None, allocator: Any = None) -> GPUArray:
+    return _reduced("any", a, np.bool_, "false", "a || b", stream, "x[i] != 0")
 
 
-def _common(one: GPUArray, other: Any, sign: str) -> np.dtype[Any]:
-    kind = np.result_type(one.dtype, other.dtype if isinstance(other, GPUArray) else other)
-    return np.dtype(np.result_type(kind, np.float32)) if sign == "/" and kind.kind in "iub" else kind
+def _all(a: GPUArray, stream: Any = None, allocator: Any = None) -> GPUArray:
+    return _reduced("all", a, np.bool_, "true", "a && b", stream, "x[i] != 0")
 
 
-def _elementwise(expression: str, dtype: Any, one: GPUArray, other: Any = None) -> GPUArray:
-    """Return a new array of `dtype`; element i is an expression of x[i] and y[i] (or y), where T is that type."""
-    made = GPUArray(one.shape, dtype, one.allocator, order=one.order)
-    kinds: list[str] = [dtype_to_ctype(made.dtype), dtype_to_ctype(one.dtype)]
-    if isinstance(other, GPUArray):
-        if other.shape != one.shape:
-            raise current().unsupported("pycuda.gpuarray broadcasting", f"{one.shape} with {other.shape}")
-        second = f", const {dtype_to_ctype(other.dtype)} *y"
-    else:
-        second = "" if other is None else f", {kinds[0]} y"
-    source = (
-        f"typedef {kinds[0]} T;\n"
-        f"__global__ void elementwise(T *z, const {kinds[1]} *x{second}, unsigned n) {{\n"
-        f"    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
-        f"        z[i] = {expression};\n}}\n"
+def _largest(name: str, a: GPUArray, stream: Any) -> GPUArray:
+    """Return the largest or smallest element; the first element is the start value, so that no type limit is needed."""
+    return _reduced(name, a, a.dtype, "x[0]", _larger(name, a.dtype, "a", "b"), stream)
+
+
+def _larger(name: str, kind: Any, one: str, other: str) -> str:
+    """Return C++ for the larger or smaller of two numbers: fmaxf(a, b) for floats, a > b ? a : b for integers."""
+    if np.dtype(kind).kind == "f":
+        return f"f{name}{'f' * (kind == np.float32)}({one}, {other})"
+    return f"{one} {'>' if name == 'max' else '<'} {other} ? {one} : {other}"
+
+
+def max(a: GPUArray, stream: Any = None, allocator: Any = None) -> GPUArray:
+    return _largest("max", a, stream)
+
+
+def min(a: GPUArray, stream: Any = None, allocator: Any = None) -> GPUArray:
+    return _largest("min", a, stream)
+
+
+def _common(*operands: Any) -> Any:
+    return np.result_type(*(each.dtype if isinstance(each, GPUArray) else each for each in operands))
+
+
+def maximum(a: Any, b: Any, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements(_larger("max", _common(a, b), "$0", "$1"), _common(a, b), a, b, out=out, stream=stream)
+
+
+def minimum(a: Any, b: Any, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements(_larger("min", _common(a, b), "$0", "$1"), _common(a, b), a, b, out=out, stream=stream)
+
+
+def if_positive(criterion: GPUArray, then_: Any, else_: Any, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 > 0 ? $1 : $2", _common(then_, else_), criterion, then_, else_, out=out, stream=stream)
+
+
+def where(condition: GPUArray, if_true: Any, if_false: Any, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 ? $1 : $2", _common(if_true, if_false), condition, if_true, if_false, out=out, stream=stream)
+
+
+def take(a: GPUArray, indices: GPUArray, out: Any = None, stream: Any = None) -> GPUArray:
+    """Return the elements at the given positions in memory."""
+    made = GPUArray(indices.shape, a.dtype, a.allocator) if out is None else out
+    heads = (
+        f"{dtype_to_ctype(a.dtype)} *z, const {dtype_to_ctype(indices.dtype)} *at, const {dtype_to_ctype(a.dtype)} *x"
     )
-    values = [] if other is None else [other if isinstance(other, GPUArray) else made.dtype.type(other)]
-    if one.size:
-        kernel = _kernel(source)
-        kernel(
-            made,
-            one,
-            *values,
-            np.uint32(one.size),
-            grid=(min(-(-one.size // _THREADS), 1024), 1),
-            block=(_THREADS, 1, 1),
-        )
+    _elements(heads, "z[i] = x[at[i]]", "take")(made, indices, a, stream=stream)
     return made
 
 
-_KERNELS: dict[str, PycudaFunction] = {}
+@lru_cache(maxsize=256)
+def _elements(heads: str, operation: str, name: str) -> PycudaElementwise:
+    return PycudaElementwise(heads, operation, name)
 
 
-def _kernel(source: str) -> PycudaFunction:
-    if source not in _KERNELS:
-        _KERNELS[source] = SourceModule(including_complex(source)).get_function("elementwise")
-    return _KERNELS[source]
+def logical_and(x1: Any, x2: Any, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 && $1", np.bool_, x1, x2, out=out, stream=stream)
 
 
-def _strides(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
-    """Return the bytes from one element to the next along each axis of a contiguous array."""
-    if order == "F":
-        return tuple(itemsize * prod(shape[:axis]) for axis in range(len(shape)))
-    return tuple(itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def logical_or(x1: Any, x2: Any, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 || $1", np.bool_, x1, x2, out=out, stream=stream)
 
 
-def empty(shape: Any, dtype: Any, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
-    return GPUArray(shape, dtype, allocator, order=order)
+def logical_not(x: GPUArray, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("!$0", np.bool_, x, out=out, stream=stream)
 
 
-def zeros(shape: Any, dtype: Any = np.float64, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
-    return GPUArray(shape, dtype, allocator, order=order).fill(0)
+def _power(base: Any, exponent: Any) -> GPUArray:
+    """Return base ** exponent for float32 and float64; other types are refused: PyCUDA computes them in double."""
+    kind = _common(base, exponent)
+    if kind not in (np.float32, np.float64):
+        raise current().unsupported("pycuda.gpuarray.GPUArray.__pow__", f"of {kind}")
+    function, c_type = ("powf", "float") if kind == np.float32 else ("pow", "double")
+    return of_elements(f"{function}(({c_type})$0, ({c_type})$1)", kind, base, exponent)
 
 
-def ones(shape: Any, dtype: Any = np.float64, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
-    return GPUArray(shape, dtype, allocator, order=order).fill(1)
-
-
-def empty_like(other: GPUArray, dtype: Any = None) -> GPUArray:
-    return GPUArray(other.shape, dtype or other.dtype, other.allocator, order=other.order)
-
-
-def zeros_like(other: GPUArray, dtype: Any = None) -> GPUArray:
-    return empty_like(other, dtype).fill(0)
-
-
-def to_gpu(array: NDArray[Any], allocator: Any = mem_alloc) -> GPUArray:
-    """Return a copy of a host array on the device."""
-    host = np.asarray(array)
-    is_fortran = host.flags.f_contiguous and not host.flags.c_contiguous
-    made = GPUArray(host.shape, host.dtype, allocator, order="F" if is_fortran else "C")
-    if made.size:
-        made.set(host)
+def _reverse(a: GPUArray, stream: Any = None) -> GPUArray:
+    """Return a copy with the elements in reverse order, as PyCUDA does."""
+    made = GPUArray(a.shape, a.dtype, a.allocator)
+    c_type = dtype_to_ctype(a.dtype)
+    _elements(f"{c_type} *z, const {c_type} *x", "z[i] = x[n - 1 - i]", "reverse")(made, a)
     return made
 
 
-def to_gpu_async(array: NDArray[Any], allocator: Any = mem_alloc, stream: Any = None) -> GPUArray:
-    return to_gpu(array, allocator)
+def _cast(operand: Any, place: int, kind: Any, sign: str) -> str:
+    """Return an operand in the type of the result; complex numbers are divided by real numbers part by part."""
+    element = np.dtype(kind)
+    if place and sign == "/" and isinstance(operand, GPUArray) and element.kind == "c" != operand.dtype.kind:
+        element = np.empty(0, element).real.dtype
+    return f"({dtype_to_ctype(element)})${place}"
 
 
-def arange(*args: Any, dtype: Any = None) -> GPUArray:
-    return to_gpu(np.arange(*args, dtype=dtype))
+def _computed(sign: str, one: Any, other: Any, kind: Any = None) -> GPUArray:
+    """Return a new array of type `kind`, by default the operands' common type; quotients of integers are floats."""
+    if kind is None:
+        kind = _common(one, other)
+        kind = np.result_type(kind, np.float32) if sign == "/" and kind.kind in "iub" else kind
+    expression = f" {sign} ".join(_cast(each, place, kind, sign) for place, each in enumerate((one, other)))
+    return of_elements(expression, kind, one, other)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _FUNCTIONS:
-        return getattr(_functions(), name)
-    raise refuse("pycuda.gpuarray", name)
+def _changed(array: GPUArray, sign: str, other: Any) -> GPUArray:
+    made = _computed(sign, array, other, array.dtype)
+    memcpy_dtod(array.gpudata, made.gpudata, array.nbytes)
+    return array
+
+
+def _magnitude(array: GPUArray) -> GPUArray:
+    function = "fabs" if array.dtype.kind == "f" else "abs"
+    return of_elements(f"{function}({_cast(array, 0, array.dtype, '')})", array.dtype, array)
+
+
+def _operator(sign: str) -> dict[str, Callable[..., Any]]:
+    """Return the functions of an operator: on the left, on the right (`r`), and in place (`i`)."""
+    return {
+        "": lambda self, other: _computed(sign, self, other),
+        "r": lambda self, other: _computed(sign, other, self),
+        "i": lambda self, other: _changed(self, sign, other),
+    }
+
+
+def _comparison(sign: str) -> Callable[..., Any]:
+    return lambda self, other: of_elements(f"$0 {sign} $1", np.bool_, self, other)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__abs__": _magnitude,
+    "__hash__": object.__hash__,
+    "__neg__": lambda self: of_elements(f"-{_cast(self, 0, self.dtype, '')}", self.dtype, self),
+    "__pow__": _power,
+    "__rpow__": lambda self, other: _power(other, self),
+    "all": _all,
+    "any": _any,
+    "astype": lambda self, dtype: self if self.dtype == dtype else of_elements("$0", dtype, self),
+    "reverse": _reverse,
+    **{f"__{name}__": _comparison(sign) for name, sign in _COMPARISONS.items()},
+    **{f"__{way}{name}__": call for name, sign in _OPERATORS.items() for way, call in _operator(sign).items()},
+}
+for _name, _method in _METHODS.items():
+    setattr(GPUArray, _name, _method)

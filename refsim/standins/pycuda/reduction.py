@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.complex_numbers import including_complex
+from refsim.standins.pycuda.arrays import GPUArray
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc
 from refsim.standins.pycuda.elementwise import declared_types, scalars
-from refsim.standins.pycuda.gpuarray import GPUArray
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
+__getattr__ = refusing("pycuda.reduction")
 _THREADS = 512
 
 
@@ -71,7 +72,3 @@ class PycudaReduction:
 
 
 ReductionKernel = PycudaReduction
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.reduction", name)

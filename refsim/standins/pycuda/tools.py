@@ -11,8 +11,9 @@ import numpy as np
 from refsim.ptx.text.source_names import C_NAMES
 from refsim.standins.pycuda.context import Context, Device, init
 from refsim.standins.pycuda.memory import PooledDeviceAllocation, allocated
-from refsim.standins.seams import refuse
+from refsim.standins.seams import refusing
 
+__getattr__ = refusing("pycuda.tools")
 _C_TYPES = {**C_NAMES, "complex64": "pycuda::complex<float>", "complex128": "pycuda::complex<double>"}
 
 
@@ -90,7 +91,3 @@ class DeviceMemoryPool:
 
     def stop_holding(self) -> None:
         """Do nothing: no block is kept."""
-
-
-def __getattr__(name: str) -> Any:
-    raise refuse("pycuda.tools", name)

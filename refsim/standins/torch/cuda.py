@@ -8,9 +8,8 @@ from typing import Any
 
 from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.text.declarations import WARP_SIZE
-from refsim.standins.properties import MEMORY_BYTES, device_name
 from refsim.standins.seams import names_in
-from refsim.standins.session import current
+from refsim.standins.session import MEMORY_BYTES, current
 
 
 class TorchEvent:
@@ -99,7 +98,7 @@ def properties(number: Any = None) -> Any:
     session = current()
     major, minor = session.capability
     return SimpleNamespace(
-        name=device_name(session),
+        name=session.device_name,
         major=major,
         minor=minor,
         total_memory=MEMORY_BYTES,
@@ -135,7 +134,7 @@ ANSWERS: dict[str, Any] = {
     "device_of": device_of,
     "empty_cache": _always(),
     "get_device_capability": lambda device=None: current().capability,
-    "get_device_name": lambda device=None: device_name(current()),
+    "get_device_name": lambda device=None: current().device_name,
     "get_device_properties": properties,
     "init": _always(),
     "is_available": _always(True),
@@ -144,7 +143,7 @@ ANSWERS: dict[str, Any] = {
     "is_initialized": _always(True),
     "manual_seed": _always(),
     "manual_seed_all": _always(),
-    "mem_get_info": lambda device=None: (MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES),
+    "mem_get_info": lambda device=None: current().free_and_total,
     "reset_max_memory_allocated": _always(),
     "reset_peak_memory_stats": _always(),
     "set_device": _always(),

@@ -1,4 +1,6 @@
-"""The backend that replaces Triton's NVIDIA backend: its compiler without ptxas, and a driver of the simulated GPU."""
+"""The backend that replaces Triton's NVIDIA backend: its compiler without ptxas, and a driver of the simulated GPU.
+
+ptxas runs when a program reads the registers or spills of a compiled kernel."""
 
 import re
 import sys
@@ -16,6 +18,7 @@ from refsim.formats import BF16
 from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx import is_fault
+from refsim.ptx.machine.assemblers import Assembled, assembled
 from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.declarations import WARP_SIZE
@@ -389,3 +392,24 @@ class SimulatedLaunch:
             for address in filter(None, scratch):
                 session.memory.free(address)
         sys.stdout.write("".join(re.sub(r"(?<!\n)\Z", "\n", text) for text in printed))
+
+
+_WORD = 4
+
+
+def take_resources(module: ModuleType) -> None:
+    """Let kernels of triton.compiler.compiler, just imported, report ptxas's registers and spills."""
+    kind: Any = module.CompiledKernel
+    kind.n_regs = property(lambda self: _resources(self, "n_regs").registers, _given)
+    kind.n_spills = property(lambda self: _resources(self, "n_spills").stack_bytes // _WORD, _given)
+
+
+def _resources(kernel: Any, asked: str) -> Assembled:
+    found = assembled(kernel.asm["ptx"], kernel.metadata.name, current().target)
+    if found is None:
+        raise current().unsupported(f"triton.CompiledKernel.{asked}", "no ptxas is installed that reads its PTX")
+    return found
+
+
+def _given(kernel: Any, value: int) -> None:
+    """Ignore the value from the driver, which knows neither registers nor spills."""

@@ -132,7 +132,7 @@ def test_an_option_of_the_program_without_dashes_before_it_is_explained(refsim):
 
 
 def test_numba_without_numba_cuda_says_what_to_install():
-    from refsim.standins.cuda.numba import take_place
+    from refsim.standins.cuda.bindings import take_place_of_numba as take_place
 
     for has_bindings, error in ((True, None), (False, "pip install numba-cuda")):
         driver = SimpleNamespace(is_initialized=None, initialization_error="none")
