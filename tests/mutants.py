@@ -20,8 +20,7 @@ from pathlib import Path
 
 import click
 
-from refsim.campaigns.reports import report
-from refsim.campaigns.shards import CampaignPlan, Shard
+from refsim.campaigns.shards import CampaignPlan, Shard, report
 from refsim.cli.campaigns import Division, outcome
 from refsim.cli.options import with_options
 from refsim.errors import RefsimError

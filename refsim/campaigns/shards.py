@@ -1,10 +1,10 @@
-"""Split a campaign into shards that depend on the campaign only, and do one shard in any process."""
+"""Split a campaign into shards that depend on the campaign only, do one shard in any process, and write the report."""
 
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pkgutil import resolve_name
@@ -99,3 +99,14 @@ def read(answer: str) -> FinishedShard:
     if "error" in said:
         raise RefsimError.from_json(said["error"])
     return FinishedShard(said["record"], said["worker"], said["seconds"])
+
+
+_LEFT_OUT = ("seconds", "replay")
+
+
+def report(campaign: str, rests_on: Mapping[str, str], records: Iterable[Mapping[str, Any]]) -> str:
+    """Return a campaign's records and the facts that decide them as JSON; the bytes do not depend on the workers."""
+    kept = [{key: each[key] for key in each if key not in _LEFT_OUT} for each in records]
+    return (
+        json.dumps({"campaign": campaign, "rests_on": dict(rests_on), "records": kept}, indent=1, sort_keys=True) + "\n"
+    )

@@ -1,4 +1,8 @@
-"""Plan `refsim verify`: each kernel's corpus and generated test cases in shards, and the verdict of all together."""
+"""Plan `refsim verify`: each kernel's corpus and generated test cases in shards, and the verdict of all together.
+
+With a shared database, test cases that failed are tried again before new ones are drawn: a folder, or a Redis server
+(`redis://host:port/db`), as in `hypothesis.database`.
+"""
 
 import hashlib
 import json
@@ -7,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refsim.bringup.facts import source_hash
 from refsim.campaigns.shards import CampaignPlan, Shard
@@ -16,7 +20,7 @@ from refsim.device import open as open_device
 from refsim.device.cache import cache_directory
 from refsim.device.kernel_sources import source_files
 from refsim.device.units import TEXT_NAME
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, missing_extra
 from refsim.files.access import open_for_reading
 from refsim.kernel_code import code_of
 from refsim.kernels import Kernel
@@ -28,7 +32,10 @@ from refsim.testing.kernel_files import imported_files, kernel_named
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.recipes import from_json
 from refsim.testing.replay import write_case
-from refsim.testing.verdicts import ERROR, FAIL, GRAVITY, NOT_RUN, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
+from refsim.testing.verdicts import ERROR, FAIL, GRAVITY, NOT_RUN, PASS, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
+
+if TYPE_CHECKING:
+    from hypothesis.database import ExampleDatabase
 
 SHARD_CASES = 100
 """Generated cases of a shard: the profile quick is one shard, which draws the cases of an undivided campaign."""
@@ -60,10 +67,8 @@ def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
     seeds of their own. With `examples` one more shard comes first, which tries earlier failures.
     Raises RefsimError `no-kernel-file` for a kernel that other processes cannot find.
     """
-    from refsim.campaigns import examples
-
     if request.examples:
-        examples.opened(request.examples)  # an error of the request, not of each kernel
+        opened_database(request.examples)  # an error of the request, not of each kernel
     shards: list[Shard] = []
     for kernel in kernels:
         if kernel.declared_in is None:
@@ -181,10 +186,8 @@ def part(ask: Mapping[str, Any]) -> dict[str, Any]:
             kind=Kind.MISSING,
         )
     device = _opened(ask["device"], ask["target"], tuple(ask["without"]), ask["arithmetic"])
-    from refsim.campaigns import examples
-
     if ask.get("tries") == "examples":
-        return examples.tried(kernel, device, ask)
+        return _tried(kernel, device, ask)
     verdict, slack = run_part(
         kernel if ask["corpus"] else replace(kernel, corpus=()),
         device,
@@ -195,7 +198,7 @@ def part(ask: Mapping[str, Any]) -> dict[str, Any]:
         on_progress=_watching,
     )
     if ask["examples"]:
-        examples.store(kernel, ask["examples"], verdict)
+        _store(kernel, ask["examples"], verdict)
     return recorded(verdict, slack)
 
 
@@ -207,6 +210,77 @@ def recorded(verdict: Verdict, slack: Slack = NO_SLACK) -> dict[str, Any]:
 @lru_cache(maxsize=4)
 def _opened(name: str, target: str | None, without: tuple[str, ...], arithmetic: Any) -> Device:
     return open_device(name, target, without=without, arithmetic=arithmetic)
+
+
+# ---- failing test cases that campaigns share in an example database of Hypothesis, as the JSON of a test case -----------
+
+
+def opened_database(name: str) -> "ExampleDatabase":
+    """Return the database of that name.
+
+    Raises RefsimError: `missing-extra` (exit 4) for Redis without its package; `bad-campaign` for a server that does
+    not answer (exit 4), and for another scheme or a malformed address (exit 2).
+    """
+    from hypothesis.database import DirectoryBasedExampleDatabase
+
+    scheme, mark, _ = name.partition("://")
+    if not mark:
+        return DirectoryBasedExampleDatabase(name)
+    if scheme not in ("redis", "rediss", "unix"):
+        raise RefsimError(
+            "bad-campaign", f"no database is reached by {scheme}://", help="a folder, or redis://host:port/0"
+        )
+    try:
+        import redis
+        from hypothesis.extra.redis import RedisExampleDatabase
+    except ImportError as problem:
+        raise missing_extra("a database on Redis needs redis", "pip install redis") from problem
+    try:
+        server = redis.Redis.from_url(name)
+        server.ping()
+    except (ValueError, redis.RedisError) as problem:
+        kind = Kind.USAGE if isinstance(problem, ValueError) else Kind.MISSING
+        help = "a folder, or redis://host:port/0 of a server that runs"
+        raise RefsimError("bad-campaign", f"no database answers: {problem}", name, help=help, kind=kind) from problem
+    return RedisExampleDatabase(server)
+
+
+def _key(kernel: Kernel) -> bytes:
+    """Return the database key of a kernel."""
+    return f"refsim verify {kernel.name}".encode()
+
+
+def _tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Run every stored test case of a kernel, the first shard; remove them from the database where all agree.
+
+    Values that are no test cases of this kernel any more are removed too. They run in the order of the stored texts.
+    """
+    database, key, problems = opened_database(ask["examples"]), _key(kernel), {}
+    for stored in sorted(database.fetch(key)):
+        try:
+            problems[stored] = from_json(kernel.recipe, json.loads(stored), where="an example")
+        except (RefsimError, ValueError):
+            database.delete(key, stored)
+    if not problems:
+        return recorded(Verdict(kernel.name, PASS, {}, ask["profile"], promise=kernel.contract))
+    found, slack = run_part(
+        replace(kernel, corpus=tuple(problems.values())),
+        device,
+        profile=ask["profile"],
+        cases=0,
+        seed=None,
+        suspect_seconds=ask["suspect_seconds"],
+    )
+    if found.status == PASS:
+        for stored in problems:
+            database.delete(key, stored)
+    return recorded(found, slack)
+
+
+def _store(kernel: Kernel, name: str, verdict: Verdict) -> None:
+    """Save the smallest test case of a kernel that fails; do nothing where the verdict has none that JSON can hold."""
+    if verdict.status == FAIL and verdict.problem is not None:
+        opened_database(name).save(_key(kernel), json.dumps(verdict.problem, sort_keys=True).encode())
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 import refsim.device
-from refsim.campaigns.examples import opened
 from refsim.campaigns.journal import CampaignJournal, facts_of
 from refsim.campaigns.local import Inline, LocalWorkers
-from refsim.campaigns.reports import report
 from refsim.campaigns.running import run
-from refsim.campaigns.shards import CampaignPlan
-from refsim.campaigns.verifying import Request, part, plan_of, recorded, verdict_of
+from refsim.campaigns.shards import CampaignPlan, report
+from refsim.campaigns.verifying import Request, opened_database, part, plan_of, recorded, verdict_of
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import find_kernels, run_campaign
@@ -195,7 +193,7 @@ def test_a_redis_server_that_does_not_answer_is_an_error(monkeypatch, problem: t
     monkeypatch.setitem(sys.modules, "redis", redis)
     monkeypatch.setitem(sys.modules, "hypothesis.extra.redis", SimpleNamespace(RedisExampleDatabase=None))
     with pytest.raises(RefsimError, match="no database answers: refused") as caught:
-        opened("redis://127.0.0.1:1/0")
+        opened_database("redis://127.0.0.1:1/0")
     assert (caught.value.code, caught.value.kind) == ("bad-campaign", kind)
 
 

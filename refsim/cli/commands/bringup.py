@@ -136,7 +136,7 @@ def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Ca
 def _divided(device: "Device", asked: BringupOptions, suites: list[str], facts: dict[str, str]) -> "tuple[Case, ...]":
     """Return every case, run by the workers of a division. Finished cases are in its journal, not in a state file."""
     from refsim.campaigns.bringing_up import cases_of, plan_of
-    from refsim.campaigns.reports import report
+    from refsim.campaigns.shards import report
 
     name = asked.on.name_of(device)
     plan = plan_of(device, name, asked.on.target, suites, asked.exhaustive, facts)

@@ -450,7 +450,7 @@ class _Run:
     def _divided(self, device: "Device") -> list[Judged]:
         """Run the campaign in shards and return the verdicts of all kernels."""
         from refsim.campaigns.journal import facts_of
-        from refsim.campaigns.reports import report
+        from refsim.campaigns.shards import report
         from refsim.campaigns.verifying import Request, plan_of, recorded, verdict_of, watched
         from refsim.testing.campaign import checked_budget
 
