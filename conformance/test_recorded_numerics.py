@@ -13,7 +13,7 @@ import pytest
 
 from refsim import decode
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instructions
-from refsim.device.units import read_unit
+from refsim.device.kernel_sources import read_unit
 from refsim.formats import format_named
 from refsim.kernel_code import KernelCode
 from refsim.numerics.methods import BYTE_PAIRS, LATE

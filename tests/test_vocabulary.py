@@ -38,7 +38,7 @@ OTHER_WORDS = {
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
     "cli/answers/launch_views.py": "the PTX type of a register",
     "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",
-    "device/arrays.py": "the codes of DLPack, some for types of ml_dtypes that no format has",
+    "device/cuda_launcher.py": "the codes of DLPack, some for types of ml_dtypes that no format has",
     "../gpu/probes/layouts_": "parts of PTX opcodes, in files that recordings hold the hash of, and what runs them",
     "../gpu/probes/scalar_semantics.py": "parts of PTX opcodes",
     "../properties/test_isa_": "types of PTX opcodes and registers",

@@ -18,7 +18,7 @@ from refsim.kernels import Kernel, Launcher
 from refsim.ptx.text.parser import signatures
 from refsim.ptx.text.source_names import entry_named
 from refsim.render.cards import FieldsCard
-from refsim.testing.draws import drawn_from
+from refsim.testing.campaign import drawn_from
 from refsim.testing.outputs import checked
 from refsim.testing.user_code import called, shortened
 

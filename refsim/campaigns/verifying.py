@@ -18,8 +18,7 @@ from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.device import Device
 from refsim.device import open as open_device
 from refsim.device.cache import cache_directory
-from refsim.device.kernel_sources import source_files
-from refsim.device.units import TEXT_NAME
+from refsim.device.kernel_sources import TEXT_NAME, source_files
 from refsim.errors import Kind, RefsimError, missing_extra
 from refsim.files.access import open_for_reading
 from refsim.kernel_code import code_of

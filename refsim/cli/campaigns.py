@@ -71,12 +71,12 @@ def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, 
 @contextmanager
 def _workers(division: Division, device: str) -> Iterator[tuple[Executor, int]]:
     """Yield the executor of a division and how many shards it gets at a time. An interrupt abandons the workers."""
-    from refsim.campaigns.local import Inline, LocalWorkers
+    from refsim.campaigns.workers import Inline, LocalWorkers
 
     executor: Executor
     ahead = 1
     if division.cluster is not None:
-        from refsim.campaigns.cluster import ClusterWorkers
+        from refsim.campaigns.workers import ClusterWorkers
 
         executor = ClusterWorkers(
             division.cluster, {"GPU": 1} if device.startswith("cuda") else None, tell=console.tell

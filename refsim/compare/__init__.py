@@ -1,9 +1,7 @@
 """The bit diff: which elements differ, by how many ulp, in which pattern, which thread wrote or holds them, and why."""
 
-from refsim.compare.bounded import within_bound
-from refsim.compare.differences import Layout, NanPolicy, Owner, bits
+from refsim.compare.differences import Layout, NanPolicy, Owner, bits, explained, within_bound
 from refsim.compare.mismatch import Element, Mismatch
-from refsim.compare.suspects import explained
 
 __all__ = ["Element", "Layout", "Mismatch", "NanPolicy", "Owner", "bits", "explained", "within_bound"]
 

@@ -1,5 +1,6 @@
-"""Compare two arrays bit for bit: the elements that differ, and the thread that holds or wrote each."""
+"""The bit diff: which elements differ, in which pattern, and why; and the comparison with values that have a bound."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args
@@ -7,14 +8,102 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.compare.code_line import code_line, codes_of, distances
-from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch
-from refsim.compare.patterns import place_patterns, value_patterns
+from refsim.compare.code_line import CodeLine, Codes, code_line, codes_of, distances
+from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch, number
 from refsim.errors import RefsimError, check_named
-from refsim.formats import ElementType
+from refsim.formats import ElementType, Format
 from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
 from refsim.typed_arrays import native
+
+CHANCE = 0.005  # a pattern is reported only where random positions would show it less often than this
+
+
+def place_patterns(flat: NDArray[np.intp], shape: tuple[int, ...]) -> list[str]:
+    """Return sentences on the positions of the differences; `flat` are their flat indices in an array of `shape`."""
+    total = math.prod(shape)
+    if len(flat) == total:
+        return ["every element differs"] if total > 1 else []
+    if len(flat) == 1:
+        ends = {0: "only the first element", total - 1: "only the last element"}
+        return [ends[int(flat[0])]] if int(flat[0]) in ends else []
+    names = {1: ["index"], 2: ["row", "col"]}.get(len(shape), [f"axis {axis}" for axis in range(len(shape))])
+    axes = list(zip(names, np.unravel_index(flat, shape), shape, strict=True))
+    distinct = [len(np.unique(coordinates)) for _, coordinates, _ in axes]
+    parts = [text for axis in axes for text in _axis_patterns(*axis, whole=math.prod(distinct) == len(flat))]
+    return [f"all differences have {' and '.join(parts)}"] if parts else []
+
+
+def _axis_patterns(name: str, coordinates: NDArray[np.intp], extent: int, *, whole: bool) -> list[str]:
+    """Return what coordinates along one axis share; `whole`: the differences fill the grid of their coordinates."""
+    present = np.zeros(extent, np.bool_)
+    present[coordinates] = True
+    distinct = np.flatnonzero(present)
+    if len(distinct) == extent:
+        return []
+    if len(distinct) == 1:
+        return [f"{name} = {distinct[0]}"]
+    span = _span_pattern(name, distinct, extent, whole=whole)
+    residues = _residue_pattern(name, distinct, extent)
+    return [text for text in (residues, span) if text]
+
+
+def _residue_pattern(name: str, distinct: NDArray[np.intp], extent: int) -> str:
+    """Return the residue that the coordinates share and that is the least likely by chance: `row % 8 = 3`."""
+    best, rarest = "", math.log(CHANCE)
+    for modulus in (2, 4, 8, 16, 32, 64, 128, 256):
+        hit = np.flatnonzero(np.bincount(distinct % modulus, minlength=modulus))
+        if modulus > extent // 2 or len(hit) > min(8, modulus // 2):
+            continue
+        rarity = math.log(math.comb(modulus, len(hit))) + len(distinct) * math.log(len(hit) / modulus)
+        if rarity < rarest:
+            listed = f"= {hit[0]}" if len(hit) == 1 else f"in {{{', '.join(map(str, hit))}}}"
+            best, rarest = f"{name} % {modulus} {listed}", rarity
+    return best
+
+
+def _span_pattern(name: str, distinct: NDArray[np.intp], extent: int, *, whole: bool) -> str:
+    """Return the range that the coordinates lie in, where chance would rarely confine them to it."""
+    low, high = int(distinct[0]), int(distinct[-1])
+    span = high - low + 1
+    filled = span == len(distinct)
+    if len(distinct) * math.log(span / extent) > math.log(CHANCE) and not (filled and (whole or span <= extent // 2)):
+        return ""
+    block = next((size for size in (8, 16, 32, 64, 128, 256) if low // size == high // size), 0)
+    if filled:
+        place = "the tail, " if high == extent - 1 else ""
+        return f"{name} in {low}..{high} ({place}one contiguous range)"
+    if high == extent - 1:
+        return f"{name} >= {low} (of {extent})"
+    return f"{name} // {block} = {low // block}" if block and block < 2 * span else f"{name} in {low}..{high}"
+
+
+def value_patterns(got: Codes, want: Codes, line: CodeLine) -> list[str]:
+    """Return a sentence, or none, on what the values have in common; both arrays hold differing elements only."""
+    if (line.is_nan(got) & line.is_nan(want)).all():
+        allowed = 'nan="any-payload" allows it, Promise.BITWISE_EXCEPT_NAN_PAYLOAD for a kernel'
+        return [f"every difference is the payload of a NaN: {allowed}"]
+    if not line.integer and not (line.order(got) | line.order(want)).any():
+        return ["every difference is the sign of a zero"]
+    if len(got) < 2:
+        return []
+    digits = (line.bits + 3) // 4
+    if (got == got[0]).all():
+        return [f"every wrong element is 0x{int(got[0]):0{digits}x} {number(line.value(int(got[0])))}".rstrip()]
+    flipped = got ^ want
+    if (flipped == flipped[0]).all():
+        return [f"every difference is the bit mask 0x{int(flipped[0]):0{digits}x}"]
+    steps, unordered = distances(got, want, line)
+    if unordered.any():
+        return []
+    here, there = line.order(got), line.order(want)
+    below = here < there
+    if (steps == steps[0]).all() and (below == below[0]).all():
+        return [f"every difference is {'-' if below[0] else '+'}{int(steps[0])} ulp"]
+    if len(got) >= 8 and (below.all() or (here > there).all()):
+        return [f"got is {'below' if below[0] else 'above'} want in every difference"]
+    return []
+
 
 Owner = Callable[..., "str | Mapping[str, object] | None"]
 NanPolicy = Literal["bitwise", "any-payload"]
@@ -137,3 +226,134 @@ def attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | No
     elif named:
         parts.append(str(named))
     return "; ".join(parts)
+
+
+def within_bound(
+    got: NDArray[Any],
+    value: NDArray[np.float64],
+    bound: NDArray[np.float64],
+    format: str | Format | None = None,
+    layout: Layout | None = None,
+    owner: Owner | None = None,
+    *,
+    name: str = "",
+) -> Mismatch:
+    """Return the elements of `got` whose decoded value differs from `value` by more than `bound`.
+
+    `value` and `bound` are float64, absolute, and have the shape of `got`. An element agrees where |decode(got) -
+    value| <= bound, in float64; the sign of a zero does not count. Where `value` is NaN the element must be a NaN of
+    any payload, and a NaN agrees nowhere else. Where `value` is infinite the element must be that infinity, unless the
+    bound is infinite too: such a bound accepts every number and both infinities. A code that the format does not have
+    agrees with nothing. The other arguments are those of `refsim.compare.bits`. Raises RefsimError for shapes, dtypes
+    or formats that do not match, and for a bound that is negative or NaN. within_bound(np.uint8([8, 9]),
+    np.array([2.0**-6, 2.0**-6]), np.array([0.0, 0.0]), "e4m3").count is 1.
+    Source: defined here.
+    """
+    got = array_named("got", got)
+    value, bound = (np.asarray(each, np.float64) for each in (value, bound))
+    for label, array in (("value", value), ("bound", bound)):
+        if array.shape != got.shape:
+            raise RefsimError("bad-shape", f"got has shape {got.shape}, {label} has shape {array.shape}", where=name)
+    if not (bound >= 0).all():
+        raise RefsimError("bad-bound", "a bound is negative or NaN", where=name)
+    line = code_line(got.dtype, got.dtype, format)
+    codes, wanted, bounds = codes_of(got), value.reshape(-1), bound.reshape(-1)
+    exists = codes < line.limit if line.limit <= np.iinfo(codes.dtype).max else np.ones(codes.shape, np.bool_)
+    held = np.zeros(codes.shape, np.float64)
+    held[exists] = line.values(codes[exists])
+    with np.errstate(all="ignore"):
+        error = np.abs(held - wanted)
+    is_nan, is_equal = np.isnan(held) & np.isnan(wanted), held == wanted  # equal infinities have no difference
+    is_free = np.isinf(bounds) & ~np.isnan(held) & ~np.isnan(wanted)
+    agrees = exists & (is_nan | is_equal | is_free | (error <= bounds))
+    flat = np.flatnonzero(~agrees)
+    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, label_of(name, layout), is_bounded=True)
+    if not found:
+        return found
+
+    def element(position: int) -> Element:
+        index = tuple(int(i) for i in np.unravel_index(position, got.shape))
+        code = int(codes[position])
+        owned = attribution(index, layout, owner)
+        return Element(
+            index, code, None, line.value(code), float(wanted[position]), None, owned, float(bounds[position])
+        )
+
+    with np.errstate(all="ignore"):
+        multiple = np.where(np.isnan(error[flat]) | ~exists[flat], np.inf, error[flat] / bounds[flat])
+    worst = int(flat[np.argmax(multiple)])
+    patterns = tuple(place_patterns(flat, got.shape))
+    listed = tuple(element(int(position)) for position in flat[:LISTED_ELEMENTS])
+    return replace(found, first=listed[0], worst=element(worst), patterns=patterns, elements=listed)
+
+
+SHOWN = 4  # moves listed one by one
+
+
+def explained(
+    got: NDArray[np.generic], want: NDArray[np.generic], candidates: Mapping[str, NDArray[np.generic]] | None = None
+) -> tuple[str, ...]:
+    """Return sentences on the mistakes that explain `got`, candidates first; () where the arrays are equal.
+
+    `candidates` maps the name of a mistake to the array that a kernel with that mistake would write, in the shape of
+    `want`; a candidate is reported where `got` equals it in every bit. For arrays of two dimensions, also reported:
+    wrong rows (columns) that each hold another row of `want`, or their own elements in another order. Rows [1, 2] and
+    [3, 4] written as [3, 4] and [3, 4] give "row 0 holds row 1".
+    Raises RefsimError for arrays of different shapes or element sizes.
+    explained(np.uint8([[3, 4], [3, 4]]), np.uint8([[1, 2], [3, 4]])) is ("row 0 holds row 1",).
+    Source: defined here.
+    """
+    for name, array in (("got", got), *(candidates or {}).items()):
+        if array.shape != want.shape:
+            raise RefsimError("bad-shape", f"{name!r} has shape {array.shape}, want has shape {want.shape}")
+        if array.dtype.itemsize != want.dtype.itemsize:
+            raise RefsimError("bad-dtype", f"{name!r} is {array.dtype}, want is {want.dtype}")
+    got_codes, want_codes = _flat_codes(got), _flat_codes(want)
+    if (got_codes == want_codes).all():
+        return ()
+    fitting = [name for name, array in (candidates or {}).items() if (_flat_codes(array) == got_codes).all()]
+    texts = [f"{name}: bit for bit what that gives" for name in fitting]
+    if want.ndim == 2:
+        axes = [("row", got_codes, want_codes), ("column", got_codes.T, want_codes.T)]
+        moved = [text for axis in axes if (text := _moved(*axis))]
+        texts += moved or [text for axis in axes if (text := _reordered(*axis))]
+    return tuple(texts)
+
+
+def _moved(name: str, got: Codes, want: Codes) -> str:
+    """Return which line of `want` each wrong line along the first axis holds; "" where it is not exactly one line."""
+    lines = np.flatnonzero((got != want).any(axis=1))
+    places: dict[bytes, list[int]] = {}
+    for line, content in enumerate(want):
+        places.setdefault(content.tobytes(), []).append(line)
+    homes = [places.get(got[line].tobytes(), []) for line in lines]
+    if _constant(got[lines]) or any(len(home) != 1 for home in homes):
+        return ""
+    return _moves(name, [(int(line), home[0]) for line, home in zip(lines, homes, strict=True)])
+
+
+def _reordered(name: str, got: Codes, want: Codes) -> str:
+    """Return a sentence where every wrong line holds its own elements in another order; else ""."""
+    lines = np.flatnonzero((got != want).any(axis=1))
+    same = (np.sort(got[lines]) == np.sort(want[lines])).all()
+    return f"every wrong {name} holds its own elements in another order" if same and not _constant(got[lines]) else ""
+
+
+def _constant(lines: Codes) -> bool:
+    """Return whether some line repeats one element, so that it fits anywhere."""
+    return bool((lines == lines[:, :1]).all(axis=1).any())
+
+
+def _moves(name: str, moves: list[tuple[int, int]]) -> str:
+    """Return (line, line that it holds) pairs as one sentence, as a rule `n ^ 4` or `n +1` where one holds for all."""
+    masks, steps = {line ^ home for line, home in moves}, {home - line for line, home in moves}
+    if len(moves) > 1 and len(masks) == 1:
+        return f"every wrong {name} n holds {name} n ^ {masks.pop()}"
+    if len(moves) > 1 and len(steps) == 1:
+        return f"every wrong {name} n holds {name} n {steps.pop():+d}"
+    shown = ", ".join(f"{name} {line} holds {name} {home}" for line, home in moves[:SHOWN])
+    return shown + (f" and {len(moves) - SHOWN} more" if len(moves) > SHOWN else "")
+
+
+def _flat_codes(array: NDArray[np.generic]) -> Codes:
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")

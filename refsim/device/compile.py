@@ -19,12 +19,9 @@ from pathlib import Path
 
 from refsim.bundled import bundled
 from refsim.device import cache
-from refsim.device.assembling import Cubin, assembled, required_assembler
-from refsim.device.compiler_logs import refused
-from refsim.device.libnvrtc import NvrtcError, opened
-from refsim.device.projects import project_include
-from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc, find_toolchain
-from refsim.device.units import Unit, read_unit
+from refsim.device.assembling import Cubin, assembled, refused, required_assembler
+from refsim.device.kernel_sources import Unit, project_include, read_unit
+from refsim.device.toolchain import INSTALL, NvrtcError, Toolchain, find_nvcc, find_toolchain, opened
 from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernel_code import KernelCode, needs_a_gpu
 from refsim.ptx.text.lexer import read_ptx

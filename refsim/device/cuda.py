@@ -15,10 +15,8 @@ from typing import Any
 
 from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, guard_pattern
 from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
-from refsim.device.driver_direct import open_bindings
-from refsim.device.driver_pycuda import open_pycuda
+from refsim.device.drivers import open_bindings, open_libcuda, open_pycuda
 from refsim.device.host_library import host_facts
-from refsim.device.libcuda import open_libcuda
 from refsim.device.modules import LoadedModule, NoModule, RunnableModule
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.kernel_code import KernelCode, code_of

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from refsim.device.driver import (
     COOPERATIVE,
@@ -49,35 +49,6 @@ class LaunchRequest:
     programmatic: bool
 
 
-class RunnableModule(Protocol):
-    """A module whose entries a launcher runs; `broken` is set when a kernel has destroyed the context."""
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def broken(self) -> bool: ...
-
-    def run(self, launch: LaunchRequest) -> None:
-        """Launch an entry and wait for its end, unless it `lets_others_begin`."""
-
-    @property
-    def lets_others_begin(self) -> bool:
-        """Return whether the next launch may begin before this module's launches end; `run` then does not wait."""
-
-    def finish(self, where: str) -> None:
-        """Wait for all launches and raise their errors."""
-
-    @property
-    def keeps_nothing(self) -> bool:
-        """Return whether launches can leave nothing in the module that a later launch would read."""
-
-    def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
-        """Return the opcodes of some entries and of every function that they may call; empty if they are unknown."""
-
-    def unload(self) -> None: ...
-
-
 @dataclass
 class NoModule:
     """The module of a kernel that is a Python function: refsim loads nothing. `source` is the function's name."""
@@ -101,9 +72,7 @@ class NoModule:
         synchronized(self.driver, where)
         self.broken = False
 
-    @property
-    def lets_others_begin(self) -> bool:
-        return False
+    lets_others_begin = False
 
     @property
     def keeps_nothing(self) -> bool:
@@ -201,7 +170,7 @@ class LoadedModule:
 
     @cached_property
     def lets_others_begin(self) -> bool:
-        """Return whether the PTX contains griddepcontrol.launch_dependents."""
+        """Return whether the next launch may begin before this one ends, by griddepcontrol.launch_dependents."""
         return "griddepcontrol.launch_dependents" in self.text
 
     def _declared(self, entry: str) -> Function:
@@ -263,6 +232,10 @@ class LoadedModule:
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
+
+
+RunnableModule = LoadedModule | NoModule
+"""A module whose entries a launcher runs; `broken` is set when a kernel has destroyed the context."""
 
 
 def synchronized(driver: Driver, where: str) -> None:

@@ -26,9 +26,8 @@ from refsim.device.arguments import (
 )
 from refsim.device.compile import compiled
 from refsim.device.host_library import host_facts
-from refsim.device.kernel_sources import source_files
+from refsim.device.kernel_sources import TEXT_NAME, read_source, source_files
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
-from refsim.device.units import TEXT_NAME, read_source
 from refsim.errors import RefsimError, counted
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct

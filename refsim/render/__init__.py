@@ -39,8 +39,9 @@ def rendered(
     from importlib import import_module
 
     check_named("output form", form, FORMS)
-    module = import_module(f"refsim.render.{form}")
+    module = import_module(f"refsim.render.{'json' if form == 'jsonl' else form}")
     if form in ("text", "github"):
         body, hints = module.write(document, width=width, colour=colour, citations=citations)
         return body, hints
-    return module.write(document, citations=citations), document.hints
+    write = module.write_lines if form == "jsonl" else module.write
+    return write(document, citations=citations), document.hints

@@ -1,9 +1,14 @@
-"""The campaign: special values, then generated test cases, and after a failure the smallest failing test case."""
+"""The campaign: special values, then generated test cases, and after a failure the smallest failing test case.
+
+Since 6.131 Hypothesis also draws numbers that it finds in the source of every loaded module, so that one seed gives
+other test cases in each process. A campaign uses only the numbers in its kernel's own file.
+"""
 
 import secrets
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,6 @@ from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
-from refsim.testing.draws import drawn_from
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
@@ -24,6 +28,40 @@ from refsim.testing.suspects import OutOfTimeError, Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
+
+
+@contextmanager
+def drawn_from(kernel: Kernel) -> Iterator[None]:
+    """Restrict Hypothesis, inside the block, to the constants in the modules where a kernel is declared.
+
+    The names are private to Hypothesis: without them, a version of Hypothesis is left unchanged.
+    """
+    try:
+        from hypothesis.internal.conjecture import providers
+
+        everything, cached = providers._get_local_constants, providers.CONSTANTS_CACHE.cache
+        own = _constants(providers, kernel)
+    except (ImportError, AttributeError):
+        yield
+        return
+    cached.clear()
+    providers._get_local_constants = lambda: own
+    try:
+        yield
+    finally:
+        providers._get_local_constants = everything
+        cached.clear()
+
+
+def _constants(providers: Any, kernel: Kernel) -> Any:
+    """Return the constants in the modules of a kernel's recipe and `run`, in Hypothesis's own container."""
+    sets, order = providers.SortedSet, providers.float_to_int
+    own = providers.Constants(integers=sets(), floats=sets(key=order), bytes=sets(), strings=sets())
+    names = dict.fromkeys((kernel.recipe.__module__, getattr(kernel.run, "__module__", "")))
+    for module in filter(None, map(sys.modules.get, names)):
+        own |= providers.constants_from_module(module)
+    return own
+
 
 FOLLOWED = 3  # cases in which unspecified bits are followed to the branches and addresses they reach
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from refsim.device.kernel_sources import source_files
-from refsim.device.units import TEXT_NAME, read_source
+from refsim.device.kernel_sources import TEXT_NAME, read_source, source_files
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.render import Excerpt

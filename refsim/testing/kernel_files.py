@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from refsim.bundled import bundled
-from refsim.device.projects import paths_of
+from refsim.device.kernel_sources import paths_of
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import checked_path, read_whole
 from refsim.kernels import Kernel

@@ -10,8 +10,7 @@ from hypothesis.strategies import SearchStrategy
 from refsim.conversions import encode
 from refsim.errors import RefsimError
 from refsim.formats import Format, format_named
-from refsim.testing.fills import FILLS, ROW_FILLS
-from refsim.testing.recipes import Codes, Tensor, check_patches, in_range, one_of, spelled
+from refsim.testing.recipes import FILLS, ROW_FILLS, Codes, Tensor, check_patches, in_range, one_of, spelled
 from refsim.testing.strategies import bit_patterns
 
 __all__ = ["DRAWN_FILLS", "MATRIX_FILLS", "Given", "Values", "extents", "values"]

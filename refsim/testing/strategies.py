@@ -11,8 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
 from refsim.reference.operands import special_codes
-from refsim.testing.fills import FILLS
-from refsim.testing.recipes import MAX_MISALIGN, Launch, Tensor
+from refsim.testing.recipes import FILLS, MAX_MISALIGN, Launch, Tensor
 
 __all__ = ["bit_patterns", "launches", "misalignments", "sizes", "tensors"]
 

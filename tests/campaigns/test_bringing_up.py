@@ -14,8 +14,8 @@ from refsim.bringup.suites import Suite
 from refsim.bringup.tasks import Task, outcome
 from refsim.campaigns.bringing_up import case, cases_of, plan_of
 from refsim.campaigns.journal import CampaignJournal
-from refsim.campaigns.local import Inline
 from refsim.campaigns.running import run
+from refsim.campaigns.workers import Inline
 from refsim.errors import Kind, RefsimError
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from refsim.campaigns.cluster import ClusterWorkers
 from refsim.campaigns.running import run
+from refsim.campaigns.workers import ClusterWorkers
 from refsim.errors import Kind, RefsimError
 from tests.campaigns.pieces import done, plan
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from refsim.campaigns.journal import CampaignJournal
-from refsim.campaigns.local import Inline, LocalWorkers
 from refsim.campaigns.running import Standing, run
 from refsim.campaigns.shards import LostError
+from refsim.campaigns.workers import Inline, LocalWorkers
 from refsim.errors import Kind, RefsimError
 from tests.campaigns.pieces import done, plan
 

@@ -14,10 +14,10 @@ import pytest
 
 import refsim.device
 from refsim.campaigns.journal import CampaignJournal, facts_of
-from refsim.campaigns.local import Inline, LocalWorkers
 from refsim.campaigns.running import run
 from refsim.campaigns.shards import CampaignPlan, report
 from refsim.campaigns.verifying import Request, opened_database, part, plan_of, recorded, verdict_of
+from refsim.campaigns.workers import Inline, LocalWorkers
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import find_kernels, run_campaign

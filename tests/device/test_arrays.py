@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.device import arrays
-from refsim.device.arrays import DeviceArray
+from refsim.device import cuda_launcher as arrays
+from refsim.device.cuda_launcher import DeviceArray
 from refsim.errors import RefsimError
 
 ADDRESS = 0x7F0000001000

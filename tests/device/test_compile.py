@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.device import assembling, cache, compile, toolchain, units
+from refsim.device import assembling, cache, compile, kernel_sources, toolchain
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
@@ -177,10 +177,10 @@ def test_compiled_ptx_does_not_depend_on_the_place(tmp_path: Path, monkeypatch: 
     assert '.file\t1 "small.cu"' in texts[0]
 
 
-def unit_of(source: Path) -> tuple[units.Unit, tuple[str, ...], toolchain.Toolchain]:
+def unit_of(source: Path) -> tuple[kernel_sources.Unit, tuple[str, ...], toolchain.Toolchain]:
     found = toolchain.find_toolchain()
     assert found is not None
-    return units.read_unit(KernelCode(file=source)), compile.COMPILE_FLAGS, found
+    return kernel_sources.read_unit(KernelCode(file=source)), compile.COMPILE_FLAGS, found
 
 
 @needs_nvrtc

@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.device.compiler_logs import refused
+from refsim.device.assembling import refused
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from refsim import device
-from refsim.device import cuda, driver_direct, driver_pycuda
-from refsim.device import libcuda as libcuda_module
+from refsim.device import cuda, drivers
+from refsim.device import drivers as libcuda_module
 from refsim.device.compile import assembler_version
 from refsim.errors import Kind, RefsimError
 
@@ -342,9 +342,9 @@ def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
             raise ImportError("libcuda.so.1: cannot open shared object file")
         return types.SimpleNamespace(VERSION_TEXT="0") if name == "pycuda" else real(name)
 
-    monkeypatch.setattr(driver_pycuda.importlib, "import_module", import_module)
+    monkeypatch.setattr(drivers.importlib, "import_module", import_module)
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
-        driver_pycuda.open_pycuda(0)
+        drivers.open_pycuda(0)
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
@@ -354,7 +354,7 @@ def test_missing_driver_through_cuda_bindings(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", types.SimpleNamespace(cuInit=init))
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
-        driver_direct.open_bindings(0)
+        drivers.open_bindings(0)
     assert caught.value.what == "this machine has no CUDA driver: libcuda.so.1 was not found"
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 

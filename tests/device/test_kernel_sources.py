@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from refsim.device.kernel_sources import source_files
-from refsim.device.units import read_unit
+from refsim.device.kernel_sources import read_unit, source_files
 from refsim.kernel_code import KernelCode
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.device.projects import paths_of, project_include
+from refsim.device.kernel_sources import paths_of, project_include
 from refsim.errors import Kind, RefsimError
 
 

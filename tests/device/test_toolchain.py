@@ -9,8 +9,7 @@ import pytest
 from refsim.cuda_places import NVRTC_WHEELS, Place, wheel_version
 from refsim.device import cache, toolchain
 from refsim.device.compile import TARGETS, compile_ptx
-from refsim.device.libnvrtc import opened
-from refsim.device.toolchain import HEADERS, Part, find_toolchain, search
+from refsim.device.toolchain import HEADERS, Part, find_toolchain, opened, search
 from refsim.errors import RefsimError
 from tests import bare_machine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.device.units import read_unit
+from refsim.device.kernel_sources import read_unit
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 

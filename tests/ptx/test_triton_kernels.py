@@ -14,7 +14,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.testing.adapters.triton_defects import known_defects
+from refsim.testing.adapters.triton_kernels import known_defects
 from refsim.testing.kernel_files import load_kernel_file
 
 launches = load_kernel_file(Path(__file__).parent / "triton_launches.py")

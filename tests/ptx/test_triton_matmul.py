@@ -14,7 +14,7 @@ import pytest
 
 from refsim import numerics, ptx
 from refsim.conversions import encode
-from refsim.testing.adapters.triton_defects import known_defects
+from refsim.testing.adapters.triton_kernels import known_defects
 
 SOURCE = """
 import triton

@@ -13,10 +13,10 @@ from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.reference.operands import special_codes
 from refsim.testing import Kernel, run_campaign, strategies
-from refsim.testing.fills import FILLS
 from refsim.testing.matrices import MATRIX_FILLS, Values
 from refsim.testing.recipes import (
     EDGE_SIZES,
+    FILLS,
     Launch,
     Tensor,
     check_patches,

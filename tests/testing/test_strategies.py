@@ -5,8 +5,7 @@ from hypothesis import find, settings
 
 from refsim.errors import RefsimError
 from refsim.testing import strategies as rst
-from refsim.testing.fills import FILLS
-from refsim.testing.recipes import Tensor
+from refsim.testing.recipes import FILLS, Tensor
 
 QUIET = settings(database=None, derandomize=True, max_examples=2000, deadline=None)
 

@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from refsim.device.projects import paths_of
+from refsim.device.kernel_sources import paths_of
 from refsim.errors import RefsimError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")

@@ -26,9 +26,13 @@ from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, SimulatedModule, current
 from refsim.standins.torch.cuda import TorchEvent, TorchStream
 from refsim.standins.torch.pointers import PointedMemory, host_addresses
-from refsim.testing.adapters.triton_defects import known_defects
-from refsim.testing.adapters.triton_descriptors import TritonDescriptor, descriptor_values, is_descriptor
-from refsim.testing.adapters.triton_kernels import SCALARS
+from refsim.testing.adapters.triton_kernels import (
+    SCALARS,
+    TritonDescriptor,
+    descriptor_values,
+    is_descriptor,
+    known_defects,
+)
 
 CONSTANT = "constexpr"
 UPPER_HALVES = dict.fromkeys((BF16.name,), 16)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from refsim.testing.adapters.numba_kernels import from_numba as from_numba
     from refsim.testing.adapters.structs import parameter_dtype as parameter_dtype
     from refsim.testing.adapters.structs import struct as struct
-    from refsim.testing.adapters.triton_descriptors import TritonDescriptor as TritonDescriptor
+    from refsim.testing.adapters.triton_kernels import TritonDescriptor as TritonDescriptor
     from refsim.testing.adapters.triton_kernels import TritonKernel as TritonKernel
     from refsim.testing.adapters.triton_kernels import from_triton as from_triton
 else:

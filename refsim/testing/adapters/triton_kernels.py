@@ -1,4 +1,9 @@
-"""Triton: the PTX of a jit function, and the launch parameters in its metadata."""
+"""Triton: the PTX of a jit function, the launch parameters in its metadata, tensor descriptors, and known defects.
+
+A finding that matches a defect belongs to the compiler, not to the kernel. An entry says up to which version the defect
+exists, and which change fixed it. Functions of Gluon place fences and shared-memory stores themselves, so such findings
+are theirs. Host code passes a descriptor as a tensor map or as numbers.
+"""
 
 import importlib
 import re
@@ -6,19 +11,213 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from refsim.errors import RefsimError, counted, missing_extra
+from refsim.integers import is_whole
 from refsim.kernels import Buffer, Launcher
+from refsim.layouts import tensor_map
+from refsim.layouts.tma import DATA_TYPES, NAN_REQUEST, SWIZZLE_MODES, ZEROS
 from refsim.ptx import Extents
-from refsim.ptx.findings.table import defect_of
+from refsim.ptx.findings.table import CompilerDefect, defect_of
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
 from refsim.render.cards import FieldsCard
-from refsim.testing.adapters.triton_defects import known_defects
-from refsim.testing.adapters.triton_descriptors import descriptor_values, is_descriptor, parameter_count
+from refsim.sources import LLVM, PTX, TRITON
+
+_ASYNC_READS = r"wgmma\.mma_async|tcgen05\.(mma|cp)"
+COPIES_UNFENCED = CompilerDefect(
+    "copies-unfenced",
+    (3, 7, 1),
+    "missing-proxy-fence",
+    _ASYNC_READS,
+    r"wrote there by cp\.async\.c[ag]",
+    "Triton before 3.7.1 leaves out the proxy fence between cp.async and the products that read what it brought: not a mistake "
+    "of this kernel",
+    TRITON["pull requests 9610 and 10537"],
+)
+LANES_DISAGREE = CompilerDefect(
+    "lanes-disagree",
+    None,
+    "race",
+    r"st\.shared",
+    r"by the same instruction",
+    "Triton, up to 3.9, lets all lanes of a warp store the result of a reduction to one place, also where their bits differ as a "
+    "product is fused into the first sum: not a mistake of this kernel, but on hardware any of them may win. "
+    "enable_fp_fusion=False makes them agree",
+    TRITON["issues 7264 and 11614"],
+    is_open=True,
+)
+TRITON_DEFECTS = (
+    COPIES_UNFENCED,
+    LANES_DISAGREE,
+    CompilerDefect(
+        "map-copied-unsynchronised",
+        (3, 9),
+        "race",
+        r"tensormap\.cp_fenceproxy",
+        r"by tensormap\.replace\S* .*wrote",
+        "Triton before 3.9 leaves out bar.warp.sync between the thread that makes a tensor map and the warp that copies it: not "
+        "a mistake of this kernel",
+        TRITON["pull request 11480"],
+    ),
+    CompilerDefect(
+        "barriers-not-ended",
+        (3, 8),
+        "barrier-misuse",
+        r"mbarrier\.init",
+        "an object that is live",
+        "Triton before 3.8 never ends the barriers of specialised warps, and makes others in their place: not a mistake of this "
+        "kernel",
+        TRITON["pull request 9592"],
+    ),
+    CompilerDefect(
+        "commit-by-shared-address",
+        (3, 7),
+        "barrier-misuse",
+        r"tcgen05\.commit",
+        "an mbarrier object in global memory",
+        "Triton before 3.7 gives tcgen05.commit a shared address where a generic one is meant: not a mistake of this kernel",
+        TRITON["TCGen5CommitOp, as its PTX has it"],
+    ),
+    CompilerDefect(
+        "weak-load-before-cas",
+        (3, 8),
+        "race",
+        r"atom\S*\.cas",
+        r"by ld\.global\.b\d+ at .*reads",
+        "the LLVM of Triton before 3.8 begins the loop that makes an atomic of compare-and-swap with a weak load: not a "
+        "mistake of this kernel",
+        LLVM["pull request 188361"],
+    ),
+    CompilerDefect(
+        "registers-copied-behind-the-fence",
+        None,
+        "unfenced-register",
+        r"wgmma\.mma_async",
+        r"which mov\.b\d+ at .*(wrote|read), and no wgmma\.fence",
+        "the LLVM of Triton, up to 3.9, copies registers of a wgmma after its fence, for which ptxas injects another (C7519): "
+        "not a mistake of this kernel",
+        PTX["wgmma.fence"],
+    ),
+)
+_OF_FUNCTIONS = (COPIES_UNFENCED, LANES_DISAGREE)
+"""Defects that functions of Gluon can only have themselves."""
+
+
+def known_defects(version: str, *, is_gluon: bool = False) -> tuple[CompilerDefect, ...]:
+    """Return the defects of a Triton version: known_defects("3.6.0") has seven entries, known_defects("3.9.0") two."""
+    number = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    return tuple(row for row in TRITON_DEFECTS if row.is_of(number) and not (is_gluon and row in _OF_FUNCTIONS))
+
+
+Padding = Literal["zero", "nan"]
+_OF_DRIVER = {8: 10, 9: 8, 10: 9}
+"""The driver's number of an element type, by Triton's number (the one of tensormap.replace), where the two differ."""
+_TF32 = "tfloat32"
+_MOST_EXTENT, _MOST_STRIDE = (1 << 31) - 1, (1 << 63) - 1
+
+
+@dataclass(frozen=True, repr=False)
+class TritonDescriptor(FieldsCard):
+    """A tensor in a Buffer, like Triton's TensorDescriptor of a PyTorch tensor: TritonDescriptor(x, (heads, 64, 32)).
+
+    `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` is
+    the value of a box outside the tensor. The block belongs to the signature: "tensordesc<fp16[1,64,32]>". Raises
+    RefsimError bad-descriptor. Source: Triton, tools/tensor_descriptor.py and the launcher of its NVIDIA backend.
+    """
+
+    base: Buffer
+    shape: Sequence[int]
+    strides: Sequence[int] | None = None
+    padding: Padding = "zero"
+    round_f32_to_tf32: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise RefsimError bad-descriptor for a field of a wrong type or range."""
+        if not isinstance(self.base, Buffer):
+            what = f"base {self.base!r:.40}"
+            raise RefsimError("bad-descriptor", what, help="a buffer that upload or output returned")
+        if not _are_whole(self.shape, 1, _MOST_EXTENT) or not _are_whole(self.steps, 0, _MOST_STRIDE):
+            raise self._misfit()
+        if not 1 <= len(self.shape) <= 5 or len(self.steps) != len(self.shape) or self.steps[-1] != 1:
+            raise self._misfit()
+        if not isinstance(self.padding, str) or self.padding not in get_args(Padding):
+            raise RefsimError("bad-descriptor", f"padding {self.padding!r:.40}", rule=f"one of {get_args(Padding)}")
+        if not isinstance(self.round_f32_to_tf32, bool):
+            what = f"round_f32_to_tf32 {self.round_f32_to_tf32!r:.40}"
+            raise RefsimError("bad-descriptor", what, rule="True or False")
+
+    def _misfit(self) -> RefsimError:
+        rule = "1 to 5 extents from 1 to 2^31 - 1, as many strides in elements, the last of them 1"
+        return RefsimError("bad-descriptor", f"shape {self.shape!r:.60} with strides {self.strides!r:.60}", rule=rule)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Return the strides in elements, dense if none were given."""
+        if self.strides is None:
+            return tuple(prod(map(int, self.shape[axis + 1 :])) for axis in range(len(self.shape)))
+        if not _are_whole(self.strides, 0, _MOST_STRIDE):
+            raise self._misfit()
+        return tuple(map(int, self.strides))
+
+
+def _are_whole(values: object, least: int, most: int) -> bool:
+    """Return whether `values` is a list of whole numbers from `least` to `most`."""
+    is_list = isinstance(values, Sequence) or (isinstance(values, np.ndarray) and values.ndim == 1)
+    return is_list and all(is_whole(value, least, most) for value in values)  # type: ignore[attr-defined]
+
+
+def is_descriptor(kind: str) -> bool:
+    """Return whether a Triton type is a tensor descriptor: tensordesc<fp16[64,32]>."""
+    return kind.startswith("tensordesc")
+
+
+def parameter_count(kind: str, is_mapped: bool) -> int:
+    """Return how many parameters an argument becomes; a descriptor is a map, or base and flags, extents and strides."""
+    if not is_descriptor(kind):
+        return 1
+    rank = kind.partition("[")[2].partition("]")[0].count(",") + 1
+    return 1 + 2 * rank if is_mapped else 3 + 4 * rank
+
+
+def descriptor_values(kind: str, argument: Any, said: Mapping[str, Any] | None) -> list[Any]:
+    """Return the parameters of a descriptor: a tensor map if Triton `said` how, else address, extents and strides.
+
+    Extents and strides follow once more, for the kernel's own arithmetic.
+    """
+    if not isinstance(argument, TritonDescriptor):
+        what = f"{type(argument).__name__} for {kind}"
+        raise RefsimError("bad-descriptor", what, help="give TritonDescriptor(buffer, shape)")
+    extents, steps = [np.int32(extent) for extent in argument.shape], [np.int64(step) for step in argument.steps]
+    if said is not None:
+        return [_mapped(kind, argument, said), *extents, *steps]
+    flags = [np.bool_(argument.padding == "nan"), np.bool_(argument.round_f32_to_tf32)]
+    return [argument.base, *map(np.int64, argument.shape), *steps, *flags, *extents, *steps]
+
+
+def _mapped(kind: str, argument: TritonDescriptor, said: Mapping[str, Any]) -> Any:
+    """Return the tensor map of a descriptor, by Triton's metadata `said`."""
+    box = said["block_size"]
+    if said.get("is_im2col") or len(box) != len(argument.shape):
+        what = "boxes of im2col" if said.get("is_im2col") else f"a tensor of {len(argument.shape)} dimensions"
+        raise RefsimError("bad-argument", f"{what} for {kind}")
+    number = _OF_DRIVER.get(said["elem_type"], said["elem_type"])
+    element = _TF32 if argument.round_f32_to_tf32 else next(row.name for row in DATA_TYPES if row.code == number)
+    *outer, inner = map(int, argument.shape)
+    return tensor_map(
+        element,
+        (inner * 2 if said["fp4_padded"] else inner, *reversed(outer)),
+        tuple(reversed(box)),
+        strides=tuple(said["elem_size"] * step for step in reversed(argument.steps[:-1])),
+        address=argument.base.address,
+        swizzle=SWIZZLE_MODES[said["swizzle"]],
+        l2_promotion="128B",
+        oob_fill=NAN_REQUEST if argument.padding == "nan" else ZEROS,
+    )
+
 
 SCALARS = {
     "i1": np.bool_,

@@ -13,7 +13,7 @@ import numpy as np
 
 from refsim import ptx
 from refsim.device.compile import compiled
-from refsim.device.units import TEXT_NAME
+from refsim.device.kernel_sources import TEXT_NAME
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Kernel
