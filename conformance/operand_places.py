@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from refsim.kernels import Launcher
 from refsim.layouts.tiles import K, Major
 from refsim.silicon.operand_starts import FURTHER, REGION, START_FORMS, SWIZZLE_CODES, StartForm, Words, word
-from refsim.silicon.tensor_terms import coded
+from refsim.silicon.tensor_probe import coded
 
 CHUNK, NOWHERE, DIGIT = 16, 0xFFFF, 4
 PLAIN = 128 >> 4 << 16 | 256 >> 4 << 32

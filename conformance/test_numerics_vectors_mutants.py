@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from refsim.bringup.tensor_cores import instruction_named
-from refsim.formats import F16, F32, format_named
+from refsim.formats import F16, F32, element_named, format_named
 from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
 from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32, Rounding
-from refsim.silicon.tensor_features import Feature
+from refsim.silicon.tensor_features import Feature, feature_words
 from refsim.silicon.tensor_features import features as asked_of_shape
-from refsim.silicon.tensor_probe import cell_c, cell_operands
-from refsim.silicon.tensor_replay import cells, feature_words, modelled, sample_words, shape_of
+from refsim.silicon.tensor_probe import cell_c, cell_operands, cells, sample_words, shape_of
 from refsim.silicon.vectors import recordings
 
 RECORDED = recordings("numerics")
@@ -65,13 +64,13 @@ def refused_by(name, row, *, fused=1):
     `fused` takes that many instructions for one.
     """
     recording = RECORDED[name]
-    shape, unit = shape_of(recording), recording.facts["unit"]
+    shape = shape_of(recording)
     asked = features(shape)
     longer = replace(shape, k=fused * shape.k)
     for key in FEATURES:
         if key in asked and asked[key].a.shape[1] % longer.k == 0:
             differing = np.count_nonzero(
-                feature_words(longer, unit, asked[key], row=row) != recording.arrays[f"feature {key}"]
+                feature_words(longer, asked[key], row=row) != recording.arrays[f"feature {key}"]
             )
             if differing:
                 return differing, key
@@ -79,7 +78,7 @@ def refused_by(name, row, *, fused=1):
         return None
     chosen = [cell for cell in cells(shape) if cell[0] in CLASSES and cell[1] in ("none", "near")]
     stored = recording.arrays["sample"][[cells(shape).index(cell) for cell in chosen]]
-    differing = np.count_nonzero(sample_words(shape, unit, chosen, row=row) != stored)
+    differing = np.count_nonzero(sample_words(shape, chosen, row=row) != stored)
     return (differing, "cells") if differing else None
 
 
@@ -152,7 +151,7 @@ def refused_double(change, row=None):
         key
         for key in ("specials", "permuted")
         if not np.array_equal(
-            feature_words(shape, "mma.sync", change(asked[key]), row=row), RECORDED[DOUBLE].arrays[f"feature {key}"]
+            feature_words(shape, change(asked[key]), row=row), RECORDED[DOUBLE].arrays[f"feature {key}"]
         )
     ]
 
@@ -184,5 +183,5 @@ def test_saturation_and_wrong_signs_of_integers_are_refused():
     assert np.array_equal(total.astype(np.int32).view(np.uint32), want)
     assert np.count_nonzero(np.clip(total, -(1 << 31), (1 << 31) - 1).astype(np.int32).view(np.uint32) != want) > 8
     for wrong in (("u8", "u8"), ("s8", "s8"), ("u8", "s8")):
-        other = replace(shape, a_format=wrong[0], b_format=wrong[1])
-        assert not np.array_equal(modelled(other, "wgmma", a, b, c), want)
+        other = replace(shape, a_format=element_named(wrong[0]), b_format=element_named(wrong[1]))
+        assert not np.array_equal(other.codes(a, b, c), want)

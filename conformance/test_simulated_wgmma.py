@@ -12,8 +12,8 @@ import pytest
 
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, products
 from refsim.device.sim import SimDevice
-from refsim.silicon.tensor_probe import SAMPLE, ProbeShape, cell_c, cell_operands
-from refsim.silicon.tensor_replay import cells, shape_of
+from refsim.numerics.multiply import MatrixProduct
+from refsim.silicon.tensor_probe import SAMPLE, cell_c, cell_operands, cells, shape_of
 from refsim.silicon.vectors import recordings
 
 RECORDED = recordings("numerics")
@@ -29,7 +29,7 @@ def padded(matrix, rows, columns):
     return found
 
 
-def given(shape: ProbeShape, cell):
+def given(shape: MatrixProduct, cell):
     """A, B and C of one cell, as the recorder gave them."""
     a, b = cell_operands(shape, cell[0], 0, batch=1, rows=SAMPLE, columns=SAMPLE)
     c = cell_c(shape, *cell, 0, a, b)

@@ -38,6 +38,12 @@ class MatrixOpcode:
     operand: str = ""
     sparse: bool = False
 
+    @property
+    def unit(self) -> str:
+        """Return the unit of `refsim.numerics` that executes the instruction: mma.sync for mma and wmma, wgmma."""
+        unit = "wgmma" if self.family == "wgmma" else "mma.sync"
+        return f"{unit}.{self.kind}" if self.kind.startswith("mx") else unit
+
 
 def matrix_opcode(text: str) -> MatrixOpcode | None:
     """Return the parts of an opcode of mma, wgmma or wmma; None for anything else.

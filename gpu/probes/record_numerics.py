@@ -28,9 +28,17 @@ import refsim.device
 from refsim.bringup.tensor_cores import KERNEL_FILE, TensorCoreInstruction, instruction_named, instructions, products
 from refsim.device.compile import assemble, compile_ptx
 from refsim.formats import F64
-from refsim.silicon.tensor_features import Feature, features, negated
-from refsim.silicon.tensor_probe import CELL_WORDS, SAMPLE, ProbeShape, cell_c, cell_operands
-from refsim.silicon.tensor_replay import feature_words, modelled, negation
+from refsim.silicon.tensor_features import Feature, feature_words, features, negated
+from refsim.silicon.tensor_probe import (
+    CELL_WORDS,
+    SAMPLE,
+    c_classes_of,
+    cell_c,
+    cell_operands,
+    chunks_of,
+    classes_of,
+    negation,
+)
 from refsim.silicon.vectors import CHUNK, digest
 
 TARGET = "sm_90a"
@@ -62,10 +70,6 @@ def passes(row: TensorCoreInstruction) -> int:
     return 8 if any(part in row.name for part in MAIN) else 2 if row.negates else 1
 
 
-def shape_of(row: TensorCoreInstruction) -> ProbeShape:
-    return ProbeShape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
-
-
 def has_features(row: TensorCoreInstruction) -> bool:
     """Once for each unit and types: not for the larger N of wgmma."""
     return row.unit != "wgmma" or row.n == 8
@@ -77,13 +81,13 @@ def gpu() -> Any:
 
 
 def multiplied(
-    row: TensorCoreInstruction, a: Any, b: Any, c: Any, negate: tuple[bool, bool], *, twice: bool
+    row: TensorCoreInstruction, a: Any, b: Any, c: Any, negate: dict[str, Any], *, twice: bool
 ) -> NDArray[Any]:
     """D of a batch; `twice` runs it again and compares."""
     runs = []
     for _ in range(1 + twice):
         with gpu().launcher(KERNEL_FILE) as launcher:
-            runs.append(products(launcher, row, a, b, c, negate_a=negate[0], negate_b=negate[1]))
+            runs.append(products(launcher, row, a, b, c, **negate))
     if not np.array_equal(runs[0], runs[-1]):
         raise SystemExit(f"{row.name}: two runs differ")
     return runs[0]
@@ -91,13 +95,12 @@ def multiplied(
 
 def one_class(row: TensorCoreInstruction, name: str, number: int) -> Iterator[tuple[str, Any, Any, Any, NDArray[Any]]]:
     """C's class, A, B, C and D of every cell of one operand class; all classes with a C in one launch."""
-    shape = shape_of(row)
-    negate = negation(shape, row.unit, number)
-    a, b = cell_operands(shape, name, number)
+    negate = negation(row, number)
+    a, b = cell_operands(row, name, number)
     without = multiplied(row, a, b, None, negate, twice=number == 0)
     yield "none", a, b, None, without
-    given = [c_name for c_name in shape.c_classes if c_name != "none"]
-    c = np.concatenate([cell_c(shape, name, c_name, number, a, b) for c_name in given])
+    given = [c_name for c_name in c_classes_of(row) if c_name != "none"]
+    c = np.concatenate([cell_c(row, name, c_name, number, a, b) for c_name in given])
     repeated_a, repeated_b = (np.concatenate([codes] * len(given)) for codes in (a, b))
     d = multiplied(row, repeated_a, repeated_b, c, negate, twice=number == 0)
     for at, c_name in enumerate(given):
@@ -110,25 +113,24 @@ def record_instruction(
 ) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any], list[Any]]:
     """Arrays, row and mismatches of one instruction."""
     row = instruction_named(opcode)
-    shape = shape_of(row)
-    digests, sample, wrong = np.zeros((count, shape.chunks), np.uint64), [], []
+    digests, sample, wrong = np.zeros((count, chunks_of(row)), np.uint64), [], []
     for number in range(count):
         words = []
-        for name in shape.classes:
+        for name in classes_of(row):
             for c_name, a, b, c, d in one_class(row, name, number):
                 words.append(d.reshape(CELL_WORDS))
                 if number == 0:
                     sample.append(d[0, :SAMPLE, :SAMPLE].reshape(-1))
                 if check:
-                    want = modelled(shape, row.unit, a, b, c, negate=negation(shape, row.unit, number))
+                    want = row.codes(a, b, c, **negation(row, number))
                     wrong += differences(f"{opcode} {name} {c_name} pass {number}", want, d, a, b, c)
         digests[number] = digest(np.concatenate(words).reshape(-1, CHUNK))
     arrays = {"chunk_digests": digests, "sample": np.array(sample)}
-    asked = {**features(shape), **(negated(shape) if row.negates else {})} if has_features(row) else {}
+    asked = {**features(row), **(negated(row) if row.negates else {})} if has_features(row) else {}
     for name, feature in asked.items():
         arrays[f"feature {name}"] = recorded_feature(row, feature)
         if check:
-            want = feature_words(shape, row.unit, feature)
+            want = feature_words(row, feature)
             wrong += differences(
                 f"{opcode} feature {name}", want, arrays[f"feature {name}"], feature.a, feature.b, feature.c
             )
@@ -141,7 +143,7 @@ def record_instruction(
         "b_format": row.b_format.name,
         "d_format": row.d_format.name,
         "passes": count,
-        "words": count * shape.chunks * CHUNK + asked_words,
+        "words": count * chunks_of(row) * CHUNK + asked_words,
     }
     return opcode, arrays, facts, wrong
 
@@ -152,7 +154,9 @@ def recorded_feature(row: TensorCoreInstruction, feature: Feature) -> NDArray[An
     a = np.broadcast_to(feature.a[:, None, :], (cases, row.m, length))
     b = np.broadcast_to(feature.b[:, None, :], (cases, row.n, length))
     c = None if feature.c is None else np.broadcast_to(feature.c[:, None, None], (cases, row.m, row.n))
-    d = multiplied(row, a, b, c, (feature.negate_a, feature.negate_b), twice=True).reshape(cases, -1)
+    d = multiplied(row, a, b, c, {"negate_a": feature.negate_a, "negate_b": feature.negate_b}, twice=True).reshape(
+        cases, -1
+    )
     if (d != d[:, :1]).any():
         raise SystemExit(f"{row.name}: {feature.name} depends on the place in D")
     return d[:, 0].copy()

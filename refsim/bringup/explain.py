@@ -1,5 +1,5 @@
-"""A difference between a tensor core and its profile: the smallest case that shows it, and parameters that reproduce
-it."""
+"""A difference between a tensor core and its profile: the products that are compared, the smallest case that differs, and
+parameters that reproduce it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,6 @@ import numpy as np
 
 from refsim.bringup.discovered import Discovery
 from refsim.bringup.discovery import discover
-from refsim.bringup.operands import ProbeOperands, shape_of
 from refsim.bringup.report import Difference
 from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.errors import RefsimError
@@ -19,7 +18,8 @@ from refsim.numerics.profiles import PROFILES
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile
 from refsim.silicon.tensor_classes import Codes
-from refsim.silicon.tensor_replay import modelled
+from refsim.silicon.tensor_features import features
+from refsim.silicon.tensor_probe import cell_c, cell_operands, cells
 
 Products = Callable[[Codes, Codes, Codes | None], Codes]
 """A tensor core or its model: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None to d (batch, m, n), all codes."""
@@ -27,11 +27,78 @@ _SAMPLE = 96
 _SHOWN = 9
 
 
+NARROWEST = 8
+"""The least N of an instruction."""
+
+
+@dataclass(frozen=True)
+class ProbeOperands:
+    """The products of one launch: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes. `labels` has
+    the class of each product of the batch."""
+
+    labels: tuple[str, ...]
+    a: Codes
+    b: Codes
+    c: Codes | None
+
+
+def operand_classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
+    """Yield every class of operands with every class of C, `per_class` products each, and the feature probes.
+
+    The products are equal on every call; products of one K are in one group, products without C in another. Feature
+    probes are for fused sums, so not for integers and f64, and for the narrowest shape of each type only. An error is a
+    bug of refsim and not a finding about the device: RuntimeError.
+    """
+    try:
+        yield from _classes(instruction, per_class)
+    except RefsimError as error:
+        raise RuntimeError(f"no operands for {instruction.name}: {error}") from error
+
+
+def _classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
+    """Yield the groups of `operand_classes`."""
+    groups: dict[tuple[int, bool], list[ProbeOperands]] = {}
+    for name, c_name in cells(instruction):
+        a, b = cell_operands(instruction, name, 0, batch=per_class)
+        c = cell_c(instruction, name, c_name, 0, a, b)
+        some = ProbeOperands((f"{name}, C {c_name}",) * len(a), a, b, c)
+        groups.setdefault((a.shape[-1], c is None), []).append(some)
+    fused = not instruction.a_format.is_integer and instruction.a_format is not F64
+    for some in _features(instruction) if fused and instruction.n == NARROWEST else ():
+        groups.setdefault((some.a.shape[-1], some.c is None), []).append(some)
+    for group in groups.values():
+        labels = tuple(label for each in group for label in each.labels)
+        c = np.concatenate([each.c for each in group if each.c is not None]) if group[0].c is not None else None
+        yield ProbeOperands(
+            labels, np.concatenate([each.a for each in group]), np.concatenate([each.b for each in group]), c
+        )
+
+
+def _features(instruction: TensorCoreInstruction) -> Iterator[ProbeOperands]:
+    """Yield eight cases of a feature in a product: case i has row i of A, row i of B and its C at D[i, i]."""
+    for feature in features(instruction).values():
+        if feature.negate_a or feature.negate_b:
+            continue
+        cases, length = feature.a.shape
+        batch = -(-cases // NARROWEST)
+        a = np.zeros((batch, instruction.m, length), feature.a.dtype)
+        b = np.zeros((batch, instruction.n, length), feature.b.dtype)
+        c = None if feature.c is None else np.zeros((batch, instruction.m, instruction.n), feature.c.dtype)
+        product, place = np.divmod(np.arange(cases), NARROWEST)
+        a[product, place], b[product, place] = feature.a, feature.b
+        if c is not None and feature.c is not None:
+            c[product, place, place] = feature.c
+        yield ProbeOperands((f"feature {feature.name}",) * batch, a, b, c)
+
+
+# ---- the smallest case -----------------------------------------------------------------------------------------------
+
+
 def model_of(row: Profile, instruction: TensorCoreInstruction) -> Products:
     """Return the products of a profile's arithmetic; the profile may belong to another chip, or be made up."""
 
     def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
-        return modelled(shape_of(instruction), row.unit, a, b, c, row=row)
+        return instruction.codes(a, b, c, row=row)
 
     return products
 

@@ -25,7 +25,7 @@ from refsim.device import Device
 from refsim.formats import ElementType, Integer
 from refsim.layouts.families import fragment
 from refsim.silicon.operand_starts import START_FORMS, StartForm, code_of, paired_words
-from refsim.silicon.tensor_terms import coded
+from refsim.silicon.tensor_probe import coded
 from refsim.testing.verdicts import PASS
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"

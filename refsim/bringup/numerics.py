@@ -11,6 +11,7 @@ import numpy as np
 from refsim.bringup import tensor_cores
 from refsim.bringup.discovered import Discovery
 from refsim.bringup.explain import (
+    NARROWEST,
     DeviceAndModel,
     Dot,
     Products,
@@ -22,11 +23,11 @@ from refsim.bringup.explain import (
     is_probed,
     known_rows,
     model_of,
+    operand_classes,
     reproduces,
     said,
     unsteady,
 )
-from refsim.bringup.operands import NARROWEST, operand_classes
 from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import TensorCoreInstruction

@@ -19,9 +19,7 @@ from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, F64, S8
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment
-from refsim.numerics import Profile
-from refsim.numerics import profile as profile_of
-from refsim.numerics.rows import Unit
+from refsim.numerics.multiply import MatrixProduct
 from refsim.targets import target_named
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -38,22 +36,15 @@ F8F6F4: Types = (E4M3, E5M2, E3M2, E2M3, E2M1)
 _names = count()
 
 
-@dataclass(frozen=True)
-class TensorCoreInstruction:
-    """One tensor-core instruction: its PTX opcode, shape and formats, the entry of the probe file, its first target.
+@dataclass(frozen=True, eq=False)
+class TensorCoreInstruction(MatrixProduct):
+    """One tensor-core instruction: its product, its PTX opcode, the entry of the probe file, its first target.
 
-    `unit` is a unit of `refsim.numerics`. `since` is the first target that has the instruction; with a suffix a, the
-    only one. wgmma m64n8k32 of E4M3 is wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3, since sm_90a.
+    `since` is the first target that has the instruction; with a suffix a, the only one. wgmma m64n8k32 of E4M3 is
+    wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3, since sm_90a.
     """
 
     name: str
-    unit: Unit
-    m: int
-    n: int
-    k: int
-    a_format: ElementType
-    b_format: ElementType
-    d_format: ElementType
     entry: str
     since: str
 
@@ -62,20 +53,11 @@ class TensorCoreInstruction:
         """Return the number of threads that execute the instruction."""
         return 128 if self.unit == "wgmma" else 32
 
-    @property
-    def negates(self) -> bool:
-        """Return whether the instruction can negate an operand."""
-        return self.unit == "wgmma" and not self.d_format.is_integer
-
     def runs_on(self, target: str) -> bool:
         """Return whether a target has the instruction: sm_90a has wgmma, sm_90 does not."""
         if self.since.endswith("a"):
             return target == self.since  # the probes are compiled for no other one
         return target_named(target).number >= target_named(self.since).number
-
-    def profile(self, target: str) -> Profile:
-        """Return the profile of `refsim.numerics` for this instruction on a target."""
-        return profile_of(target, self.unit, self.a_format, self.b_format, self.d_format, self.k)
 
     def fragment(self, operand: str) -> Fragment:
         """Return the fragment of "a", "b" (not of wgmma) or "d"."""
@@ -114,7 +96,7 @@ def _warp(
     modifier = f".kind::{kind}" if kind else ""
     prefix = f"mma_{kind}_" if kind else "mma_"
     name = f"mma.sync.aligned.{size}.row.col{modifier}.{d}.{a}.{b}.{d}"
-    return TensorCoreInstruction(name, "mma.sync", m, n, k, a, b, d, f"{prefix}{size}_{d}_{a}_{b}", since)
+    return TensorCoreInstruction(a, b, d, m, n, k, "mma.sync", name, f"{prefix}{size}_{d}_{a}_{b}", since)
 
 
 def _warp_rows() -> Iterator[TensorCoreInstruction]:
@@ -150,7 +132,7 @@ def _warpgroup_rows() -> Iterator[TensorCoreInstruction]:
         k = K_BYTES // a.code_dtype.itemsize
         size = f"m64n{n}k{k}"
         name = f"wgmma.mma_async.sync.aligned.{size}.{d}.{a}.{b}"
-        yield TensorCoreInstruction(name, "wgmma", 64, n, k, a, b, d, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
+        yield TensorCoreInstruction(a, b, d, 64, n, k, "wgmma", name, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
 
 
 # ---- one product -----------------------------------------------------------------------------------------------------

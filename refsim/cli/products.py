@@ -13,6 +13,7 @@ from refsim.cli.product_options import MmaOptions, known
 from refsim.errors import RefsimError, counted
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
+from refsim.numerics.calls import Arguments
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
 from refsim.numerics.rows import Profile, Unit
 from refsim.targets import lacking
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_LISTED = 1 << 12
-_UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
 _KEYWORDS = ("unit", "target", "k", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format")
 _FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
 
 
 @dataclass(frozen=True)
-class MmaArguments:
+class MmaArguments(Arguments):
     """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and their types.
 
     `given`: how many products a list had before zeros filled the K of the instruction, None for files. `chosen`:
@@ -37,15 +37,11 @@ class MmaArguments:
     a: "NDArray[Any]"
     b: "NDArray[Any]"
     c: "NDArray[Any] | None"
-    row: Profile
-    a_format: ElementType
-    b_format: ElementType
-    k: int
     a_scale: "NDArray[Any] | None"
     b_scale: "NDArray[Any] | None"
     scale_format: Format | None
-    negate_a: bool
-    negate_b: bool
+    row: Profile
+    k: int
     unit: Unit
     target: str
     given: int | None = None
@@ -129,8 +125,9 @@ def read(asked: MmaOptions) -> MmaArguments:
             )
     c_codes = None if c is None else _accumulator(c, row, (m, n))
     scale_format = None if scaled is None else float_named(scaled)
-    operands = (a, b, c_codes, row, a_type, b_type, k, a_scale, b_scale, scale_format)
-    return MmaArguments(*operands, asked.negate_a, asked.negate_b, row.unit, asked.target, given, asked.unit is None)
+    scales = a_scale, b_scale, scale_format, asked.negate_a, asked.negate_b
+    operands = a, b, c_codes, a_type, b_type, *scales
+    return MmaArguments(*operands, row, k, row.unit, asked.target, given, asked.unit is None)
 
 
 def _of_opcode(asked: MmaOptions) -> MmaOptions:
@@ -138,13 +135,12 @@ def _of_opcode(asked: MmaOptions) -> MmaOptions:
     if kind := _FIFTH_GENERATION.match(asked.unit or ""):
         return replace(asked, unit=f"tcgen05.{kind[1]}")
     opcode = matrix_opcode(asked.unit or "")
-    if opcode is None or opcode.family not in _UNITS:
+    if opcode is None or opcode.family == "wmma":
         return asked
     if opcode.sparse:
         what = "a sparse A comes with metadata, which is not asked for here"
         help = "refsim.numerics.mma(..., metadata=positions), or the dense opcode of half the K on what is stored"
         raise RefsimError("usage", what, asked.unit or "", help=help)
-    unit = _UNITS[opcode.family]
     said: dict[str, Any] = {f"{operand}_format": opcode.types[operand] for operand in ("a", "b", "d")}
     said["k"] = opcode.k
     for name, value in said.items():
@@ -154,7 +150,7 @@ def _of_opcode(asked: MmaOptions) -> MmaOptions:
             raise RefsimError(
                 "usage", f"{option} {given} contradicts the opcode", asked.unit or "", help=f"leave out {option}"
             )
-    return replace(asked, unit=f"{unit}.{opcode.kind}" if opcode.vector else unit, **said)
+    return replace(asked, unit=opcode.unit, **said)
 
 
 def _usual_unit(asked: MmaOptions, a: ElementType, b: ElementType) -> str:
@@ -177,7 +173,7 @@ def _unit_refused(target: str, unit: str, *types: ElementType) -> RefsimError | 
     if not target.startswith("sm_"):
         return None
     is_narrow = any(type.code_bits < 8 and not type.is_integer for type in types)
-    return lacking(target, "mma.kind::f8f6f4" if is_narrow and unit == _UNITS["mma"] else unit)
+    return lacking(target, "mma.kind::f8f6f4" if is_narrow and unit == "mma.sync" else unit)
 
 
 def _type(word: str | None) -> ElementType | None:

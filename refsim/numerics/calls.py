@@ -24,7 +24,7 @@ Made = TypeVar("Made")
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Arguments:
     """Describe a caller's arguments, with the formats of A and B known; the arrays are not checked yet."""
 
@@ -83,18 +83,7 @@ def arguments_of(
     b, b_row = codes_and_format(b, b_format, "b", default)
     a_scale, scale_format = _with_scale_format(a_scale, scale_format, "a_scale")
     b_scale, scale_format = _with_scale_format(b_scale, scale_format, "b_scale")
-    return Arguments(
-        a=a,
-        b=b,
-        c=c,
-        a_format=a_row,
-        b_format=b_row,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        scale_format=scale_format,
-        negate_a=negate_a,
-        negate_b=negate_b,
-    )
+    return Arguments(a, b, c, a_row, b_row, a_scale, b_scale, scale_format, negate_a, negate_b)
 
 
 def takes_arguments_of(asked: Callable[Asked, Made]) -> Callable[[Callable[[Made], Found]], Callable[Asked, Found]]:

@@ -1,32 +1,19 @@
 """The public call: the bits that a tensor core returns for D = A B^T + C."""
 
 import warnings
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.evidence import Level
 from refsim.formats import E4M3, ElementType, Format, element_named
-from refsim.numerics.calls import Arguments, Call, arguments_of, fitted, takes_arguments_of
+from refsim.numerics.calls import Call, arguments_of, fitted, takes_arguments_of
 from refsim.numerics.profiles import profile
-from refsim.numerics.rows import Unit
-from refsim.numerics.sparse import SparseCall, sparse_call, sparse_profile
-
-
-def call_of(
-    arguments: Arguments,
-    *,
-    unit: Unit,
-    d_format: str | ElementType = "f32",
-    target: str = "sm_90a",
-    k: int | None = None,
-) -> Call:
-    """Return the call of a chip's instruction; raise RefsimError if the chip lacks it or the arguments do not fit.
-
-    `k` is the K of one instruction, None for the largest.
-    """
-    row = profile(target, unit, arguments.a_format, arguments.b_format, element_named(d_format), k)
-    return fitted(arguments, row, max(row.k) if k is None else int(k))
+from refsim.numerics.rows import Profile, Unit
+from refsim.numerics.sparse import Codes, SparseCall, sparse_call, sparse_profile
 
 
 def call_asked_for(
@@ -68,7 +55,58 @@ def call_asked_for(
     if metadata is not None:
         row = sparse_profile(target, unit, *types, k)
         return sparse_call(arguments, metadata, row, max(row.k) if k is None else int(k) // 2)
-    return call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
+    row = profile(target, unit, *types, k)
+    return fitted(arguments, row, max(row.k) if k is None else int(k))
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """Specify D = A B^T + C of one instruction: the element types of A, B and D, its M, N and K, and its unit.
+
+    wgmma m64n8k32 of E4M3 is MatrixProduct(E4M3, E4M3, F32, 64, 8, 32, "wgmma").
+    """
+
+    a_format: ElementType
+    b_format: ElementType
+    d_format: ElementType
+    m: int
+    n: int
+    k: int
+    unit: Unit
+
+    def __hash__(self) -> int:
+        return self._number
+
+    @cached_property
+    def _number(self) -> int:
+        """Return the hash, computed once: it is used hundreds of thousands of times."""
+        return hash((self.a_format, self.b_format, self.d_format, self.m, self.n, self.k, self.unit))
+
+    @property
+    def negates(self) -> bool:
+        """Return whether the instruction can negate an operand."""
+        return self.unit == "wgmma" and not self.d_format.is_integer
+
+    def profile(self, target: str) -> Profile:
+        """Return the profile of the instruction on a target."""
+        return profile(target, self.unit, self.a_format, self.b_format, self.d_format, self.k)
+
+    def codes(
+        self, a: Codes, b: Codes, c: Codes | None, *, target: str = "sm_90a", row: Profile | None = None, **how: Any
+    ) -> Codes:
+        """Return D as codes of its format, given C as such codes: by `mma` on a target, or by a `row` of arithmetic.
+
+        `how` are further arguments of `mma`: scales and their format, operands to negate, metadata.
+        """
+        kind = self.d_format.array_dtype
+        assert kind is not None
+        c = None if c is None else np.ascontiguousarray(c).view(kind)
+        how |= {"a_format": self.a_format, "b_format": self.b_format}
+        if row is None:
+            call = call_asked_for(a, b, c, unit=self.unit, d_format=self.d_format, target=target, k=self.k, **how)
+        else:
+            call = fitted(arguments_of(a, b, c, **how), row, self.k)
+        return call.result().view(self.d_format.code_dtype)
 
 
 class UnverifiedProfileWarning(UserWarning):

@@ -17,7 +17,7 @@ from refsim.kernels import Launcher
 from refsim.layouts.descriptors import descriptor, walk
 from refsim.layouts.families import fragment
 from refsim.layouts.tiles import MAJORS, MN, K, Major
-from refsim.silicon.tensor_terms import coded
+from refsim.silicon.tensor_probe import coded
 
 Words = NDArray[np.uint64]
 Codes = NDArray[np.unsignedinteger[Any]]

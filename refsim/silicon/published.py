@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import element_named
-from refsim.numerics.calls import arguments_of, fitted
-from refsim.numerics.multiply import call_asked_for
+from refsim.numerics.multiply import MatrixProduct
 from refsim.numerics.rows import Profile, Unit
 from refsim.silicon.vectors import recorded_devices, shelf
 
@@ -45,20 +43,13 @@ class DotProducts:
 
     def modelled(self, row: Profile | None = None) -> Codes:
         """Return D as the model computes it, as codes; with a `row` of other arithmetic, by that."""
-        a_format, b_format, d_format = self.types
-        kind = element_named(d_format).array_dtype
-        assert kind is not None
-        given: dict[str, Any] = {"a_format": a_format, "b_format": b_format}
+        a, b, d = map(element_named, self.types)
+        scaled: dict[str, Any] = {}
         if self.a_scale is not None and self.b_scale is not None:
-            given |= {"a_scale": self.a_scale[:, None], "b_scale": self.b_scale[:, None]}
-            given["scale_format"] = self.scale_format
-        a, b, c = self.a[:, None], self.b[:, None], np.ascontiguousarray(self.c).view(kind)[:, None, None]
-        if row is None:
-            unit: dict[str, Any] = {"unit": self.unit, "target": self.target, "k": self.k, "d_format": d_format}
-            found = call_asked_for(a, b, c, **unit, **given).result()
-        else:
-            found = fitted(arguments_of(a, b, c, **given), row, self.k).result()
-        return np.ascontiguousarray(found).reshape(-1).view(self.d.dtype)
+            scaled = {"a_scale": self.a_scale[:, None], "b_scale": self.b_scale[:, None]}
+            scaled["scale_format"] = self.scale_format
+        operands, product = (self.a[:, None], self.b[:, None]), MatrixProduct(a, b, d, 1, 1, self.k, self.unit)
+        return product.codes(*operands, self.c[:, None, None], target=self.target, row=row, **scaled).reshape(-1)
 
 
 def published(target: str, unit: str, types: tuple[str, str, str] | None = None) -> Iterator[DotProducts]:

@@ -17,9 +17,9 @@ from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.sparse import SPARSE_SHAPES, SPARSE_WARPGROUP_SHAPES, SparseShape
 from refsim.layouts.tiles import K, tile
+from refsim.numerics.multiply import MatrixProduct
 from refsim.numerics.rows import Unit
 from refsim.numerics.sparse import Sparsity, sparsity_of
-from refsim.ptx.isa.products import array_type
 
 Array = NDArray[Any]
 IMAGE = 4096
@@ -91,9 +91,9 @@ class SparseInstruction:
         return element_named(self.a), element_named(self.b), element_named(self.d)
 
     @property
-    def d_dtype(self) -> np.dtype[Any]:
-        """Return the NumPy dtype of C and D."""
-        return array_type(self.formats[2])
+    def product(self) -> MatrixProduct:
+        """Return the product; its K counts elements of the whole A."""
+        return MatrixProduct(*self.formats, self.shape.m, self.shape.n, self.shape.k, self.unit)
 
     @property
     def sparsity(self) -> Sparsity:

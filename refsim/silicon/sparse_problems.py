@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from refsim import numerics
 from refsim.conversions import encode
 from refsim.formats import ElementType, Format, element_named, float_named
-from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import gathered
@@ -143,7 +142,7 @@ def _counted(row: ElementType, count: int) -> Array:
 
 
 def _zeros(form: SparseInstruction) -> Array:
-    return np.zeros(_sizes(form)[2], f"u{form.d_dtype.itemsize}")
+    return np.zeros(_sizes(form)[2], form.formats[2].code_dtype)
 
 
 def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
@@ -237,11 +236,7 @@ CLASSES: dict[str, Callable[[SparseInstruction, SteadyNumbers], Problem]] = {
 
 # ---- hypotheses: the first is the model's, the others are alternatives
 def _inferred(form: SparseInstruction, problem: Problem) -> Array:
-    how: dict[str, Any] = {"unit": form.unit, "a_format": form.a, "b_format": form.b, "d_format": form.d}
-    c = problem.c.view(form.d_dtype)
-    return numerics.mma(problem.a, problem.b, c, k=form.shape.k, metadata=problem.positions, **how).view(
-        problem.c.dtype
-    )
+    return form.product.codes(problem.a, problem.b, problem.c, metadata=problem.positions)
 
 
 def _row(form: SparseInstruction) -> Profile:
@@ -256,8 +251,7 @@ def _stored(form: SparseInstruction, problem: Problem, row: Profile, order: Arra
 
 
 def _dense(form: SparseInstruction, a: Array, b: Array, c: Array, row: Profile, k: int) -> Array:
-    given = arguments_of(a, b, c.view(form.d_dtype), a_format=form.a, b_format=form.b)
-    return fitted(given, row, k).result().view(c.dtype)
+    return replace(form.product, k=k).codes(a, b, c, row=row)
 
 
 def _whole(form: SparseInstruction, problem: Problem, steps: int) -> Array:

@@ -4,7 +4,7 @@ published, and a slow second definition of them."""
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from refsim.errors import RefsimError
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, S32, element_named
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
+from refsim.numerics.multiply import MatrixProduct
 from refsim.numerics.profiles import chip, profile, rows_of, unit_named
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import sparse_profile, sparse_rows
@@ -20,8 +21,8 @@ from refsim.silicon import sparse_probe, wmma_probe
 from refsim.silicon.published import DotProducts, published
 from refsim.silicon.second_definition import differing
 from refsim.silicon.sparse_problems import HYPOTHESES, problems
-from refsim.silicon.tensor_features import features, negated
-from refsim.silicon.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
+from refsim.silicon.tensor_features import feature_words, features, negated
+from refsim.silicon.tensor_probe import cells, chunk_digest, chunks_of, sample_words, shape_of
 from refsim.silicon.vectors import CHUNK, Recording, recorded_devices, shelf
 from refsim.silicon.witness import DEFINITION, PUBLISHED
 from refsim.targets import target_named
@@ -54,9 +55,11 @@ def compared(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
     found = [*_recorded(opcode, parts)] if target_named(target).number == HOPPER else []
     asked = _asked_of(parts, target)
     if asked is not None and not parts.sparse:
-        found += _published(published(chip(target), asked.row.unit, asked.types))
+        found += _published(
+            published(chip(target), asked[1].unit, (parts.types["a"], parts.types["b"], parts.types["d"]))
+        )
     if asked is not None and not any("judge" not in each for each in found):
-        found.append(_defined([asked], target))
+        found.append(_defined([asked], target, sparse=parts.sparse))
     for each in found or [{"evidence": ""}]:
         yield name, each
 
@@ -88,27 +91,27 @@ def _dense(name: str, device: str) -> Counts | None:
     if name not in shelf("numerics", device).rows:
         return None
     row = shelf("numerics", device).take([name])[name]
-    shape, unit = shape_of(row), row.facts["unit"]
+    shape = shape_of(row)
     is_slow = shape.d_format is F64  # seconds a chunk
     some = cells(shape)[:: 7 if is_slow else 1]
     want = row.arrays["sample"][:: 7 if is_slow else 1]
-    words, wrong = want.size, int(np.count_nonzero(sample_words(shape, unit, some) != want))
+    words, wrong = want.size, int(np.count_nonzero(sample_words(shape, some) != want))
     for got, stored in _features(row):
         words, wrong = words + stored.size, wrong + int(np.count_nonzero(got != stored))
     digests = row.arrays["chunk_digests"]
-    chosen = [] if is_slow else sorted({place * shape.chunks // CHUNKS for place in range(CHUNKS)})
-    wrong += sum(int(chunk_digest(shape, unit, 0, chunk) != int(digests[0, chunk])) for chunk in chosen)
+    chosen = [] if is_slow else sorted({place * chunks_of(shape) // CHUNKS for place in range(CHUNKS)})
+    wrong += sum(int(chunk_digest(shape, 0, chunk) != int(digests[0, chunk])) for chunk in chosen)
     return {"words": words + CHUNK * len(chosen), "digested": CHUNK * len(chosen), "differing": wrong}
 
 
 def _features(row: Recording) -> Iterator[tuple[Any, Any]]:
     """Yield the model's and the chip's results for every recorded feature of the instruction."""
-    shape, unit = shape_of(row), row.facts["unit"]
+    shape = shape_of(row)
     stored = {key.removeprefix("feature "): words for key, words in row.arrays.items() if key.startswith("feature ")}
     if stored:
-        for key, asked in {**_asked(shape), **(_negated(shape) if unit == "wgmma" else {})}.items():
+        for key, asked in {**_asked(shape), **(_negated(shape) if shape.unit == "wgmma" else {})}.items():
             if key in stored:
-                yield feature_words(shape, unit, asked), stored[key]
+                yield feature_words(shape, asked), stored[key]
 
 
 _asked, _negated = cache(features), cache(negated)
@@ -148,13 +151,8 @@ def _warp_matrix(opcode: str) -> Iterator[Counts]:
         yield {"chip": shelf("wmma", device).chips, "words": wmma_probe.WARPS * m * n, "differing": wrong}
 
 
-class _Asked(NamedTuple):
-    """An instruction for the second definition: its profile, the types of A, B and D, its K and whether A is sparse."""
-
-    row: Profile
-    types: tuple[str, str, str]
-    k: int
-    sparse: bool
+Asked = tuple[Profile, MatrixProduct]
+"""An instruction for the second definition: its arithmetic and its product, whose M and N are 1."""
 
 
 def _fifth_generation(opcode: str, target: str) -> Iterator[Counts]:
@@ -168,12 +166,12 @@ def _fifth_generation(opcode: str, target: str) -> Iterator[Counts]:
     rows = list(sparse_rows(rows)) if sparse else rows
     if rows and not sparse:
         yield from ({"name": unit, **each} for each in _published(published(chip(target), unit)))
-    asked = []
+    asked: list[Asked] = []
     for row in rows:
         pairs = [(each, each) for each in row.a_formats]
         pairs += [(row.a_formats[0], row.b_formats[-1])] * (len(pairs) > 1)
-        asked += [_Asked(row, (a.name, b.name, row.d_format.name), max(row.k), sparse) for a, b in pairs]
-    yield {"name": unit, **(_defined(asked, target) if asked else {"evidence": ""})}
+        asked += [(row, MatrixProduct(a, b, row.d_format, 1, 1, max(row.k), row.unit)) for a, b in pairs]
+    yield {"name": unit, **(_defined(asked, target, sparse=sparse) if asked else {"evidence": ""})}
 
 
 def _published(samples: Iterable[DotProducts]) -> list[Counts]:
@@ -186,26 +184,24 @@ def _published(samples: Iterable[DotProducts]) -> list[Counts]:
     return [{"chip": named, "words": sum(words), "differing": sum(wrong), "judge": PUBLISHED}]
 
 
-def _defined(asked: list[_Asked], target: str) -> Counts:
+def _defined(asked: list[Asked], target: str, *, sparse: bool) -> Counts:
     """Return the counts of the second definition over some instructions, with the weakest evidence of their rows."""
-    found = np.concatenate([differing(each.row, target, each.types, each.k, sparse=each.sparse) for each in asked])
-    weakest = min((each.row.evidence for each in asked), key=lambda each: each.level)
+    found = np.concatenate([differing(row, target, shape, sparse=sparse) for row, shape in asked])
+    weakest = min((row.evidence for row, _ in asked), key=lambda each: each.level)
     counts = {"words": found.size, "differing": int(found.sum()), "judge": DEFINITION}
     return {**counts, "evidence": _said(weakest)}
 
 
-def _asked_of(parts: MatrixOpcode, target: str) -> _Asked | None:
-    """Return an instruction's arithmetic on a target; None where none is known."""
-    unit = {"mma": "mma.sync", "wmma": "mma.sync"}.get(parts.family, parts.family)
-    unit += f".{parts.kind}" if parts.kind.startswith("mx") else ""
-    types = (parts.types["a"], parts.types["b"], parts.types["d"])
-    row_of = sparse_profile if parts.sparse else profile
+def _asked_of(parts: MatrixOpcode, target: str) -> Asked | None:
+    """Return an instruction's arithmetic and product on a target; None where none is known."""
+    a, b, d = (element_named(parts.types[each]) for each in "abd")
+    row_of, unit = sparse_profile if parts.sparse else profile, unit_named(parts.unit)
     for k in (parts.k, None):  # a wmma may be a chain of instructions
         try:
-            row = row_of(target, unit_named(unit), *types, k)
+            row = row_of(target, unit, a, b, d, k)
         except RefsimError:
             continue
-        return _Asked(row, types, k or max(row.k), parts.sparse)
+        return row, MatrixProduct(a, b, d, 1, 1, k or max(row.k), row.unit)
     return None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import refsim
-from refsim.bringup import explain, operands
+from refsim.bringup import explain
 from refsim.bringup.explain import DeviceAndModel, Dot, difference, model_of, smallest
 from refsim.bringup.layouts import matrix_image, product_case, tasks, trials
 from refsim.bringup.numerics import compare_case, discover_case, row_of
@@ -149,7 +149,7 @@ def test_operands_that_cannot_be_made_are_a_bug_of_refsim_not_of_the_device(monk
     def refuses(*arguments, **keywords):
         raise RefsimError("out-of-range", "0x47 is no code of e3m2")
 
-    monkeypatch.setattr(operands, "cell_operands", refuses)
+    monkeypatch.setattr(explain, "cell_operands", refuses)
     with pytest.raises(RuntimeError, match=r"no operands for mma\.sync.*0x47 is no code of e3m2"):
         compare(FP8, right(FP8))
 

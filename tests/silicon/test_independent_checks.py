@@ -9,6 +9,7 @@ import pytest
 from refsim import targets
 from refsim.formats import E2M1, E2M3, E3M2, F16, F32, ElementType
 from refsim.numerics import profiles
+from refsim.numerics.multiply import MatrixProduct
 from refsim.numerics.profiles import rows_of
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import sparse_rows
@@ -65,7 +66,9 @@ def test_a_wrong_entry_is_seen_by_the_check_of_its_instruction(target: str, monk
         with monkeypatch.context() as patched:
             patched.setitem(profiles._BY_KEY, key, [wrong(each, type) for each in profiles._BY_KEY[key]])
             if row.unit.startswith("tcgen05"):  # one opcode stands for all types of a kind
-                seen = differing(row, target, types, max(row.k), sparse=False).any()
+                seen = differing(
+                    row, target, MatrixProduct(type, type, row.d_format, 1, 1, max(row.k), row.unit), sparse=False
+                ).any()
             else:
                 seen = Replays().of([opcode], target).differing
         tried += 1

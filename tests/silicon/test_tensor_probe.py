@@ -9,26 +9,30 @@ import pytest
 from refsim import decode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
+from refsim.numerics.multiply import MatrixProduct
 from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import PROBED
 from refsim.silicon.tensor_features import features, negated
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
-    ProbeShape,
+    batch_of,
+    c_classes_of,
     cell_c,
     cell_operands,
+    classes_of,
+    holds,
+    power,
     words,
 )
-from refsim.silicon.tensor_terms import holds, power
 
-WGMMA = ProbeShape(E4M3, E4M3, F32, 64, 64, 32)
+WGMMA = MatrixProduct(E4M3, E4M3, F32, 64, 64, 32, "wgmma")
 SHAPES = [
     WGMMA,
-    ProbeShape(F16, F16, F16, 16, 8, 16),
-    ProbeShape(BF16, BF16, F32, 16, 8, 8),
-    ProbeShape(TF32, TF32, F32, 64, 8, 8),
-    ProbeShape(F64, F64, F64, 8, 8, 4),
-    ProbeShape(S8, U8, S32, 16, 8, 32),
+    MatrixProduct(F16, F16, F16, 16, 8, 16, "mma.sync"),
+    MatrixProduct(BF16, BF16, F32, 16, 8, 8, "mma.sync"),
+    MatrixProduct(TF32, TF32, F32, 64, 8, 8, "wgmma"),
+    MatrixProduct(F64, F64, F64, 8, 8, 4, "mma.sync"),
+    MatrixProduct(S8, U8, S32, 16, 8, 32, "mma.sync"),
 ]
 
 
@@ -48,15 +52,15 @@ def test_operands_of_a_row_do_not_depend_on_n(name):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_cell_has_16384_words_of_the_right_codes(shape):
-    assert shape.batch * shape.m * shape.n == CELL_WORDS
-    for name in shape.classes:
+    assert batch_of(shape) * shape.m * shape.n == CELL_WORDS
+    for name in classes_of(shape):
         a, b = cell_operands(shape, name, 0)
-        assert (a.shape[:2], b.shape[:2]) == ((shape.batch, shape.m), (shape.batch, shape.n))
+        assert (a.shape[:2], b.shape[:2]) == ((batch_of(shape), shape.m), (batch_of(shape), shape.n))
         assert a.shape[2] % shape.k == 0
         assert (a.dtype, b.dtype) == (shape.a_format.code_dtype, shape.b_format.code_dtype)
-        for c_name in shape.c_classes:
+        for c_name in c_classes_of(shape):
             c = cell_c(shape, name, c_name, 0, a, b)
-            assert c_name == "none" if c is None else c.shape == (shape.batch, shape.m, shape.n)
+            assert c_name == "none" if c is None else c.shape == (batch_of(shape), shape.m, shape.n)
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.a_format in (E4M3, F16, BF16, TF32)])
@@ -85,9 +89,9 @@ def test_other_passes_have_other_operands():
 def test_operands_are_those_that_an_h200_was_given():
     """The recording keeps no operands: another recipe would be another question."""
     hashes = hashlib.sha256()
-    for name in WGMMA.classes:
+    for name in classes_of(WGMMA):
         a, b = cell_operands(WGMMA, name, 0, batch=1)
-        for codes in (a, b, *(cell_c(WGMMA, name, c_name, 0, a, b) for c_name in WGMMA.c_classes[1:])):
+        for codes in (a, b, *(cell_c(WGMMA, name, c_name, 0, a, b) for c_name in c_classes_of(WGMMA)[1:])):
             hashes.update(np.ascontiguousarray(codes).tobytes())
     assert hashes.hexdigest()[:16] == "c5d603fcfb156a86"
 
