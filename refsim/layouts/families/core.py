@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
 from refsim.evidence import Evidence
+from refsim.formats import element_named
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import evidence as evidence_of
@@ -142,6 +143,32 @@ class Fragment(Card):
 
 
 Row = tuple[str, Callable[[], Fragment]]
+
+
+def in_registers(
+    name: str,
+    shape: tuple[int, int],
+    type: str,
+    formula: Formula,
+    source: Source,
+    since: str,
+    summary: str,
+    *,
+    threads: int = 32,
+    slot: tuple[int, int] | None = None,
+    copies: int = 1,
+) -> Fragment:
+    """Return the fragment of a matrix of `type` in registers of 32 bits, 64 for f64.
+
+    `slot` is the width of an element in its register and its lowest bit there, where elements are not packed densely.
+    """
+    bits = element_named(type).code_bits
+    width, shift = slot or (bits, 0)
+    per = max(1, 32 // width)
+    values = shape[0] * shape[1] * copies // threads
+    return Fragment(
+        name, shape, threads, values, formula, source, since, per, per * width, bits, shift, summary=summary
+    )
 
 
 def group(lane: Integers) -> Integers:

@@ -8,7 +8,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import E4M3FNUZ, E5M2FNUZ, F64, S8, TF32, ElementType, element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, grammar, only, refuse
+from refsim.layouts.families.core import Fragment, Integers, Row, grammar, in_registers, only, refuse
 from refsim.sources import CDNA, COMPOSABLE_KERNEL, TRITON
 
 LANES = 64
@@ -120,19 +120,10 @@ def _along_k(lane: Integers, value: Integers, shape: MfmaShape, operand: str, ch
 def _accumulator(name: str, shape: MfmaShape, type: str) -> Fragment:
     """Return the fragment of C or D: runs of four rows, single rows for f64."""
     doubles = type != "f8f6f4" and _element(type) is F64
-    bits = 64 if doubles else 32
-    return Fragment(
-        name,
-        (shape.mn, shape.mn),
-        threads=LANES,
-        values=shape.mn**2 // LANES,
-        since=shape.since,
-        formula=partial(_down_rows, shape=shape, run=1 if doubles else 4),
-        source=CDNA[f"V_MFMA {shape}"],
-        register_bits=bits,
-        element_bits=bits,
-        summary=f"a lane holds runs of rows of column lane % {shape.mn}",
-    )
+    formula, summary = partial(_down_rows, shape=shape, run=1 if doubles else 4), "a lane holds runs of rows of column"
+    source, held = CDNA[f"V_MFMA {shape}"], "f64" if doubles else "f32"
+    extent, said = (shape.mn, shape.mn), f"{summary} lane % {shape.mn}"
+    return in_registers(name, extent, held, formula, source, shape.since, said, threads=LANES)
 
 
 def _down_rows(lane: Integers, value: Integers, shape: MfmaShape, run: int) -> tuple[Integers, Integers]:

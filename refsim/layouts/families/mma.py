@@ -8,7 +8,19 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import E2M1, F16, element_named
-from refsim.layouts.families.core import Formula, Fragment, Integers, Row, Shape, grammar, group, only, refuse, within
+from refsim.layouts.families.core import (
+    Formula,
+    Fragment,
+    Integers,
+    Row,
+    Shape,
+    grammar,
+    group,
+    in_registers,
+    only,
+    refuse,
+    within,
+)
 from refsim.sources import PTX, Source
 
 
@@ -127,52 +139,36 @@ def accumulator(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
     return group(lane) + 8 * (value >> 1), 2 * within(lane) + (value & 1)
 
 
-# fmt: off
 def _operand(name: str, shape: MmaShape, type: str, operand: str) -> Fragment:
     """Return the fragment of A or B."""
-    slot, shift = container_bits(type, shape.k)
-    per = max(1, 32 // slot)
+    slot = container_bits(type, shape.k)
+    per = max(1, 32 // slot[0])
     if operand == "a":
         extent, formula = (shape.m, shape.k), partial(operand_a, per=per, m=shape.m)
         summary = "a quad of lanes shares rows g and g + 8" if shape.m == 16 else "a quad of lanes shares row g"
     else:
         extent, formula, summary = (shape.k, shape.n), partial(operand_b, per=per), "a quad of lanes shares column g"
-    return Fragment(
-        name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
-        since=shape.since, per_register=per, register_bits=per * slot,
-        element_bits=element_named(type).code_bits, element_shift=shift, summary=summary,
-    )
+    return in_registers(name, extent, type, formula, shape.source, shape.since, summary, slot=slot)
 
 
 def _accumulator(name: str, shape: MmaShape, type: str) -> Fragment:
     """Return the fragment of C or D with elements of `type`."""
-    bits = element_named(type).code_bits
-    per = max(1, 32 // bits)
     extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighboring columns"
     if shape.is_volta:
-        extent, formula, summary = (32, 8), _volta_across if per == 2 else _volta_d_f32, _FOUR_PRODUCTS
-    return Fragment(
-        name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
-        since=shape.since, per_register=per, register_bits=per * bits, element_bits=bits, summary=summary,
-    )
-# fmt: on
+        formula = _volta_across if element_named(type) is F16 else _volta_d_f32
+        extent, summary = (32, 8), _FOUR_PRODUCTS
+    return in_registers(name, extent, type, formula, shape.source, shape.since, summary)
 
 
 # m8n8k4 of f16 computes four products at once: product p is in lanes 4p to 4p + 3 and 16 + 4p to 16 + 4p + 3.
 _FOUR_PRODUCTS = "product p of four has rows (in B: columns) 8p to 8p + 7 and lanes 4p.. and 16 + 4p.."
 
 
-# fmt: off
 def _volta_operand(name: str, shape: MmaShape, operand: str, major: str) -> Fragment:
     """Return the fragment of A or B of m8n8k4 of f16, whose `major` is row or col."""
-    across = major == _USUAL_MAJOR[operand]
-    outer_inner = _volta_across if across else _volta_along
-    formula = outer_inner if operand == "a" else partial(_swapped, outer_inner)
-    return Fragment(
-        name, (32, 4) if operand == "a" else (4, 32), threads=32, values=4, formula=formula, source=shape.source,
-        since=shape.since, per_register=2, element_bits=16, summary=_FOUR_PRODUCTS,
-    )
-# fmt: on
+    outer_inner = _volta_across if major == _USUAL_MAJOR[operand] else _volta_along
+    extent, formula = ((32, 4), outer_inner) if operand == "a" else ((4, 32), partial(_swapped, outer_inner))
+    return in_registers(name, extent, "f16", formula, shape.source, shape.since, _FOUR_PRODUCTS)
 
 
 def _swapped(formula: Formula, lane: Integers, value: Integers) -> tuple[Integers, Integers]:

@@ -6,13 +6,23 @@ matrix of these K / 2 columns: the position of each stored element in its group.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, Shape, grammar, group, only, refuse, within
+from refsim.layouts.families.core import (
+    Fragment,
+    Integers,
+    Row,
+    Shape,
+    grammar,
+    group,
+    in_registers,
+    only,
+    refuse,
+    within,
+)
 from refsim.layouts.families.mma import accumulator, operand_a, operand_b
 from refsim.sources import PTX, Source
 
@@ -102,27 +112,20 @@ def rows() -> Iterator[Row]:
             yield name, partial(_metadata, name, shape, selector)
 
 
-# fmt: off
 def _operand(name: str, shape: SparseShape, type: str, operand: str) -> Fragment:
     """Return the fragment of the stored A or of B."""
-    per = 32 // shape.code_bits
     extent = (shape.m, shape.k // 2) if operand == "a" else (shape.k, shape.n)
-    return Fragment(
-        name, extent, threads=32, values=extent[0] * extent[1] // 32,
-        formula=partial(operand_a if operand == "a" else operand_b, per=per), source=shape.source, since=shape.since,
-        per_register=per, element_bits=element_named(type).code_bits,
-        summary="the stored elements alone, as a dense A" if operand == "a" else "a quad of lanes shares column g",
-    )
+    formula = partial(operand_a if operand == "a" else operand_b, per=32 // shape.code_bits)
+    summary = "the stored elements alone, as a dense A" if operand == "a" else "a quad of lanes shares column g"
+    return in_registers(name, extent, type, formula, shape.source, shape.since, summary)
 
 
 def _accumulator(name: str, shape: SparseShape, type: str) -> Fragment:
-    bits = element_named(type).code_bits
-    return Fragment(
-        name, (shape.m, shape.n), threads=32, values=4, formula=accumulator, source=shape.source, since=shape.since,
-        per_register=32 // bits, element_bits=bits, summary="a lane holds pairs of neighboring columns",
-    )
+    summary = "a lane holds pairs of neighboring columns"
+    return in_registers(name, (shape.m, shape.n), type, accumulator, shape.source, shape.since, summary)
 
 
+# fmt: off
 def _metadata(name: str, shape: SparseShape, selector: int) -> Fragment:
     """Return the fragment of the metadata for a value of the sparsity selector."""
     per, lanes = METADATA_BITS // shape.position_bits, shape.lanes
@@ -151,36 +154,24 @@ def _positions(lane: Integers, value: Integers, shape: SparseShape, selector: in
     return only((turn >= 0) & (turn < shape.lanes), row + 16 * (lane >> 5), column)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Describe the parts of a name."""
-
-    stem: str
-    type: str
-    operand: str
-    suffix: str
-
-
 @grammar(r"((?:mma|wgmma)\.sp\.m[0-9]{1,6}(?:n[0-9]{1,6})?k[0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd]|meta)(?:\.(\w+))?")
 def refusal(name: str, match: re.Match[str]) -> RefsimError:
     """Return the reason that no instruction has the fragment."""
-    asked = _Asked(match[1], match[2], match[3], match[4] or "")
+    stem, type, operand, suffix = match[1], match[2], match[3], match[4] or ""
     of_unit = SPARSE_WARPGROUP_SHAPES if name.startswith("w") else SPARSE_SHAPES
-    of_type = [shape for shape in of_unit if asked.type in shape.types]
+    of_type = [shape for shape in of_unit if type in shape.types]
     if not of_type:
-        have = ", ".join(dict.fromkeys(type for shape in of_unit for type in shape.types))
-        return refuse(name, f"no sparse product of {asked.type}", f"PTX ISA, mma.sp: types are {have}")
-    shape = next((shape for shape in of_type if shape.stem == asked.stem), None)
+        have = ", ".join(dict.fromkeys(each for shape in of_unit for each in shape.types))
+        return refuse(name, f"no sparse product of {type}", f"PTX ISA, mma.sp: types are {have}")
+    shape = next((shape for shape in of_type if shape.stem == stem), None)
     if shape is None:
         have = ", ".join(shape.stem for shape in of_type)
-        return refuse(name, f"{asked.type} has no {asked.stem}", f"PTX ISA, sparse matrix fragments: {have}")
-    if asked.operand == "meta":
+        return refuse(name, f"{type} has no {stem}", f"PTX ISA, sparse matrix fragments: {have}")
+    if operand == "meta":
         rule = f"PTX ISA, sparse matrix storage: the sparsity selector is one of {', '.join(map(str, shape.selectors))}"
-        return refuse(
-            name, f"metadata takes no suffix .{asked.suffix}", rule, "selector 0 takes no suffix, 1 takes .sel1"
-        )
+        return refuse(name, f"metadata takes no suffix .{suffix}", rule, "selector 0 takes no suffix, 1 takes .sel1")
     if shape.is_warpgroup:
-        dense = f"wgmma.m64nNk{shape.k // 2}.{asked.type}"
-        return refuse(name, f"operand {asked.operand} has no name here", f"it lies as that of {dense}, half the K")
+        dense = f"wgmma.m64nNk{shape.k // 2}.{type}"
+        return refuse(name, f"operand {operand} has no name here", f"it lies as that of {dense}, half the K")
     have = ", ".join(shape.accumulators)
-    return refuse(name, f"{asked.operand} takes no suffix .{asked.suffix}", f"PTX ISA, mma.sp: accumulators are {have}")
+    return refuse(name, f"{operand} takes no suffix .{suffix}", f"PTX ISA, mma.sp: accumulators are {have}")

@@ -7,7 +7,7 @@ from functools import partial
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, grammar, group, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, grammar, group, in_registers, refuse, within
 from refsim.layouts.families.mma import operand_a
 from refsim.sources import PTX
 
@@ -53,19 +53,10 @@ def rows() -> Iterator[Row]:
 
 def _operand_a(name: str, k: int, type: str) -> Fragment:
     """Return the fragment of A in registers."""
-    per = 32 // element_named(type).code_bits
-    return Fragment(
-        name,
-        (64, k),
-        threads=128,
-        values=64 * k // 128,
-        formula=partial(_rows_of_a, per=per),
-        since="sm_90a",
-        source=PTX["wgmma, register fragment A"],
-        per_register=per,
-        element_bits=element_named(type).code_bits,
-        summary="warp w owns rows 16w to 16w + 15, in which A lies as in mma.sync",
-    )
+    formula = partial(_rows_of_a, per=32 // element_named(type).code_bits)
+    summary = "warp w owns rows 16w to 16w + 15, in which A lies as in mma.sync"
+    source = PTX["wgmma, register fragment A"]
+    return in_registers(name, (64, k), type, formula, source, "sm_90a", summary, threads=128)
 
 
 def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, Integers]:
@@ -75,19 +66,9 @@ def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, I
 
 def _accumulator(name: str, n: int, type: str) -> Fragment:
     """Return the fragment of D with N columns of `type`."""
-    per = max(1, 32 // element_named(type).code_bits)
-    return Fragment(
-        name,
-        (64, n),
-        threads=128,
-        values=n // 2,
-        formula=_rows_of_d,
-        since="sm_90a",
-        source=PTX["wgmma, register fragment D"],
-        per_register=per,
-        element_bits=element_named(type).code_bits,
-        summary="warp w owns rows 16w to 16w + 15, a quad of lanes shares a row",
-    )
+    summary = "warp w owns rows 16w to 16w + 15, a quad of lanes shares a row"
+    source = PTX["wgmma, register fragment D"]
+    return in_registers(name, (64, n), type, _rows_of_d, source, "sm_90a", summary, threads=128)
 
 
 def _rows_of_d(thread: Integers, value: Integers) -> tuple[Integers, Integers]:

@@ -13,7 +13,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import F16, element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, Shape, grammar, group, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, Shape, grammar, group, in_registers, refuse, within
 from refsim.sources import PTX
 
 _SIZES = ((16, 16), (32, 8), (8, 32))
@@ -73,35 +73,18 @@ def _transposed_side(lane: Integers, value: Integers, per: int, lines: int, deep
 
 def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
     """Return the fragment of an operand of wmma."""
-    bits = element_named(type).code_bits
-    per = max(1, 32 // bits)
     if operand in "cd":
-        extent, formula = (shape.m, shape.n), partial(accumulator, m=shape.m, n=shape.n)
-        values, summary = shape.m * shape.n // 32, "the accumulators of one or two products of m16n8, or one of m8n8"
-    else:
-        lines = shape.m if operand == "a" else shape.n
-        deep = shape.k // (4 * per)
-        extent = (shape.m, shape.k) if operand == "a" else (shape.k, shape.n)
-        formula = (
-            partial(side, per=per, lines=lines, deep=deep, is_b=False)
-            if operand == "a"
-            else partial(_transposed_side, per=per, lines=lines, deep=deep)
-        )
-        values = _F16_VALUES if element_named(type) is F16 else lines * shape.k // 32
-        summary = "what the products of m16n8 or m8n8 want, repeated where there are more registers"
-    return Fragment(
-        name,
-        extent,
-        threads=32,
-        values=values,
-        formula=formula,
-        source=PTX["wmma"],
-        since=shape.since,
-        per_register=per,
-        register_bits=per * bits,
-        element_bits=bits,
-        summary=summary,
-    )
+        formula = partial(accumulator, m=shape.m, n=shape.n)
+        summary = "the accumulators of one or two products of m16n8, or one of m8n8"
+        return in_registers(name, (shape.m, shape.n), type, formula, PTX["wmma"], shape.since, summary)
+    per = max(1, 32 // element_named(type).code_bits)
+    lines, deep = shape.m if operand == "a" else shape.n, shape.k // (4 * per)
+    extent = (shape.m, shape.k) if operand == "a" else (shape.k, shape.n)
+    whole = partial(side, is_b=False) if operand == "a" else _transposed_side
+    formula = partial(whole, per=per, lines=lines, deep=deep)
+    copies = _F16_VALUES * 32 // (lines * shape.k) if element_named(type) is F16 else 1
+    summary = "what the products of m16n8 or m8n8 want, repeated where there are more registers"
+    return in_registers(name, extent, type, formula, PTX["wmma"], shape.since, summary, copies=copies)
 
 
 @grammar(r"wmma\.(m[0-9]{1,6}n[0-9]{1,6}k[0-9]{1,6})\.([a-z]+[0-9]{1,6})\.([abcd])")
