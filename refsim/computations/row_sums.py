@@ -55,9 +55,10 @@ class RowOrder:
 
     def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
         """Return the sum of the squares of each row, each added by an fma without rounding the square."""
-        squares = values * values
-        if (squares.astype(np.float64) == values.astype(np.float64) ** 2).all():
-            return self.sum(squares, held)
+        if not (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFF)).any():  # squares that fit in float32
+            squares = values * values
+            if (squares.astype(np.float64) == values.astype(np.float64) ** 2).all():
+                return self.sum(squares, held)
         turns = self.turns(values)
         total: Floats = np.zeros(turns.shape[1:], np.float32)
         for each in turns:

@@ -8,6 +8,7 @@ beyond the batch and columns beyond K are zeros, which change no bit: an accumul
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -30,22 +31,6 @@ STEP = 16  # K of one mma.m16n8k16
 PARTIAL_FORMATS = (F32, BF16)
 
 
-def _from_zero(partials: Floats) -> Floats:
-    """Return ((0 + p0) + p1) + p2: a lone -0 becomes +0."""
-    total: Floats = np.zeros(partials.shape[1:], np.float32)
-    for partial in partials:
-        total = ieee.add(total, partial)
-    return total
-
-
-def _ascending(partials: Floats) -> Floats:
-    """Return (p0 + p1) + p2."""
-    total: Floats = partials[0]
-    for partial in partials[1:]:
-        total = ieee.add(total, partial)
-    return total
-
-
 def _pairwise(partials: Floats) -> Floats:
     """Return (p0 + p1) + (p2 + p3); an odd sum waits for the next level."""
     level: list[Floats] = list(partials)
@@ -56,10 +41,11 @@ def _pairwise(partials: Floats) -> Floats:
 
 
 ORDERS: dict[str, Callable[[Floats], Floats]] = {
-    "from-zero": _from_zero,
-    "ascending": _ascending,
+    "from-zero": lambda partials: reduce(ieee.add, partials, np.zeros(partials.shape[1:], np.float32)),
+    "ascending": lambda partials: reduce(ieee.add, partials),
     "pairwise": _pairwise,
 }
+"""((0 + p0) + p1) + p2, in which a lone -0 becomes +0; (p0 + p1) + p2; pairs."""
 
 
 @dataclass(frozen=True)
