@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import refsim
 from refsim import formats, oracles, scaling
 from refsim.cli.answers.verdicts import definitions
+from refsim.computations import norms, row_sums, special
 from refsim.conversions import coding, encode, rounding
 from refsim.kernels import Kernel
 from refsim.oracle_calls import HEARER
-from refsim.oracles import fp8_quantize, row_functions
+from refsim.oracles import fp8_quantize
 from refsim.scaling import block_pass, nvfp4_recipes, quantizing
 from refsim.testing import Verdict, run_campaign
 from refsim.testing.samples import LONGEST_ROW, MOST_SAMPLES, Sample, take_samples
@@ -137,10 +138,10 @@ MISTAKES = [
     ("tensor", fp8_quantize, "_scale", up),
     ("tensor", fp8_quantize, "convert", up),
     ("numbers", fp8_quantize, "round_bits", up),
-    ("softmax", row_functions, "_ex2", up),
-    ("softmax", row_functions, "_over_block", up),
-    ("rms_norm", row_functions, "_over_threads", up),
-    ("rms_norm", row_functions, "_silu", up),
+    ("softmax", special, "approximate", up),
+    ("softmax", row_sums, "_met", up),
+    ("rms_norm", row_sums, "_met", up),
+    ("rms_norm", norms, "silu_of", up),
 ]
 
 
