@@ -20,7 +20,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
-from refsim.oracles.block_scaled_operands import BLOCKS
+from refsim.oracles.block_scaled import BLOCKS
 from refsim.reference import block_scaled as slow
 from refsim.reference.group_quantize import SINGLE_GRID
 from refsim.reference.rational_float import mul

@@ -17,7 +17,7 @@ from refsim.integers import array_of, is_whole
 from refsim.numerics.calls import codes_and_format
 from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
 from refsim.numerics.rows import Profile, Unit
-from refsim.oracles.block_scaled_operands import ScaleForm, side
+from refsim.oracles.block_scaled import ScaleForm, side
 from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values

@@ -28,8 +28,7 @@ from refsim.formats import BF16, F32, Format
 from refsim.numerics import fma_product, ieee
 from refsim.numerics.profiles import PROFILES, rows_of
 from refsim.numerics.rows import Profile, Unit
-from refsim.oracles.block_scaled import BF16_UNITS, WITH_LANES, block_scaled_matmul
-from refsim.oracles.block_scaled_upcast import UPCASTS, Upcast
+from refsim.oracles.block_scaled import BF16_UNITS, UPCASTS, WITH_LANES, Upcast, block_scaled_matmul
 from refsim.sources import CUBLAS, IEEE754, OCP_MX
 
 Matrix = NDArray[Any]

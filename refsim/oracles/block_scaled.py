@@ -2,43 +2,48 @@
 
     native   one chain of the unit's own instructions over K, from C: the scales take part in the alignment of each step
              (`numerics.mma`); an E8M0 scale therefore rounds no product, and code 255 makes its row NaN
-    in bf16  where the chip has no such unit, or where a kernel does not use it: see `block_scaled_upcast`
+    in bf16  where the chip has no such unit, or where a kernel does not use it: the products of Triton's `tl.dot_scaled`
 
 K is padded with zeros, as a kernel's loads give them. F is the sum, in float32. With a global scale, the product of
 both operands' per-tensor scales, D = fl(global * F). For bf16 or f16 output, D is rounded once more.
+
+In bf16, every element times the scale of its block is rounded to bf16, and bf16 products follow. A scale of E8M0
+becomes bf16 by a shift of its byte, so code 0 needs care. The bit pattern of E5M2 becomes bf16 by one multiplication,
+which turns its infinities and NaN into numbers. A converted fragment of mma.sync keeps `k_width` consecutive k in a
+lane, where the instruction has two: its steps then take other k together.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from refsim.conversions import encode, round_bits
-from refsim.errors import RefsimError
-from refsim.formats import BF16, F16, F32, Format, format_named
-from refsim.integers import array_of
-from refsim.layouts import ScaleLayout
+from refsim.conversions import decode, encode, round_bits
+from refsim.errors import RefsimError, named
+from refsim.formats import BF16, E4M3, E8M0, F16, F32, UE4M3, Format, Specials, format_named
+from refsim.integers import array_of, is_whole
+from refsim.layouts import ScaleLayout, scale_layout
 from refsim.numerics import ieee, mma
-from refsim.numerics.profiles import chip, rows_of, unit_named
+from refsim.numerics.profiles import PROFILES, chip, rows_of, unit_named
 from refsim.numerics.rows import Profile, Unit
-from refsim.oracles.block_scaled_operands import ScaledSide, ScaleForm, side
-from refsim.oracles.block_scaled_upcast import (
-    INSTRUCTION_K,
-    BlockScaledUpcast,
-    Upcast,
-    k_order,
-    multiplied,
-    upcast_named,
-)
-from refsim.typed_arrays import typed
+from refsim.sources import TRITON, Source
+from refsim.typed_arrays import format_of, is_typed, typed, with_format
 
 Floats = NDArray[np.float32]
-Product = Callable[[ScaledSide, ScaledSide, Floats], Floats]
 RESULT_FORMATS = (F32, BF16, F16)
 BF16_UNITS: tuple[Unit, ...] = ("wgmma", "tcgen05.f16", "mma.sync")
 WITH_LANES: tuple[Unit, ...] = ("mma.sync",)  # operands lie in registers: a conversion may choose the k of a lane
 TILE_ROWS = 1 << 9  # rows and columns of D that are computed together
+BLOCKS: dict[Format, int] = {E8M0: 32, UE4M3: 16}
+"""The default number of elements of K that share a scale, by the scale's format."""
+PAIRS = tuple(dict.fromkeys(pair for row in PROFILES for pair in row.scales))
+"""Every pair of scale format and block size that some unit takes."""
+BYTE = 8
+BlockScaledUpcast = Literal["triton_3.9", "byte_shift"]
+LANES_OF_ROW, HALVES, PAIR = 4, 2, 2  # mma.sync m16n8k16: lanes that share a row, halves of its K, k of a register
+INSTRUCTION_K = LANES_OF_ROW * HALVES * PAIR
 
 
 def block_scaled_matmul(
@@ -97,6 +102,171 @@ def block_scaled_matmul(
     return total if written is F32 else typed(round_bits(total, written).astype(written.code_dtype), written, dtype)
 
 
+# ---- operands: codes and logical scales that fit each other, or one clear error
+
+
+@dataclass(frozen=True)
+class ScaledSide:
+    """The rows of an operand: codes (rows, K), scales (rows, K / block), and both formats."""
+
+    codes: NDArray[Any]
+    format: Format
+    scales: NDArray[Any]
+    kind: Format
+
+    @property
+    def k(self) -> int:
+        """Return the number of elements of K."""
+        return int(self.codes.shape[1])
+
+    @property
+    def block(self) -> int:
+        """Return the number of elements that share a scale."""
+        return self.k // int(self.scales.shape[1])
+
+    def rows(self, part: slice) -> "ScaledSide":
+        """Return a part of the rows as an operand."""
+        return ScaledSide(self.codes[part], self.format, self.scales[part], self.kind)
+
+
+@dataclass(frozen=True)
+class ScaleForm:
+    """The caller's description of scales: their format and block, None for the default, and their layout."""
+
+    format: str | Format | None
+    block: int | None
+    layout: str | ScaleLayout | None
+
+
+def side(name: str, codes: ArrayLike, format: str | Format | None, scales: ArrayLike, form: ScaleForm) -> ScaledSide:
+    """Return the operand of that name, checked; scales of a layout are unshuffled, and their padding is ignored."""
+    array, row = _codes(name, codes, format)
+    given, kind = _scales(name, scales, form.format)
+    size = BLOCKS[kind] if form.block is None else form.block
+    if not is_whole(size) or (kind, size) not in PAIRS:
+        known = ", ".join(f"{format.name} of {length}" for format, length in PAIRS)
+        raise RefsimError("bad-scale", f"{kind.name} scales of blocks of {size!r}", f"{name}_scale", f"known: {known}")
+    k = array.shape[1]
+    if k % size:
+        what = f"K = {k} of {name} is not a multiple of its blocks of {size}"
+        raise RefsimError("bad-shape", what, help=f"pad {name} with zeros")
+    shape = (len(array), k // size)
+    if form.layout is not None:
+        given = scale_layout(form.layout).unshuffle(given, shape)
+    elif given.shape != shape:
+        raise RefsimError(
+            "bad-shape",
+            f"{name}_scale has shape {given.shape}",
+            f"{name} of shape {array.shape}",
+            f"{shape}: {kind.name}, one for {size} of K",
+            "scales that are shuffled or padded need layout=, those of another format or block scale_format= or block=",
+        )
+    return ScaledSide(array, row, given, kind)
+
+
+def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
+    """Return an operand's codes (rows, K) and their format; raise for other types, shapes or illegal codes."""
+    codes, row = with_format(array_of(name, codes), format, name)
+    array = np.asarray(codes)
+    if row.bits > BYTE or array.dtype != np.uint8:
+        what = f"{name} holds {array.dtype}, codes of {row}"
+        raise RefsimError("bad-dtype", what, rule="FP8, FP6 or FP4: one uint8 a code")
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
+    if array.size and int(array.max()) >= row.code_limit:
+        what = f"{name} holds {int(array.max()):#x}"
+        help = "one code an element; refsim.unpack takes packed bytes apart"
+        raise RefsimError("out-of-range", what, rule=f"{row} has codes below {row.code_limit:#x}", help=help)
+    if 2 * row.bits <= BYTE and array.shape[1] % 2:
+        what = f"{name} has K = {array.shape[1]} of {row}"
+        raise RefsimError("bad-shape", what, rule="two of them share a byte: K is even")
+    return array, row
+
+
+def _scales(name: str, scales: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
+    """Return the codes of scales and their format: the given format, the dtype's format, or E8M0."""
+    given: ArrayLike = array_of(f"{name}_scale", scales)
+    own = format_of(given.dtype) if isinstance(given, np.ndarray) and is_typed(given.dtype) else E8M0
+    given, kind = with_format(given, format or (UE4M3 if own == E4M3 else own), f"{name}_scale")
+    array = np.asarray(given)
+    if kind not in BLOCKS or array.dtype != np.uint8:
+        what = f"{name}_scale holds {array.dtype}, scales of {kind.name}"
+        raise RefsimError("bad-dtype", what, rule=f"codes of {' or '.join(row.name for row in BLOCKS)}: one uint8 each")
+    return array, kind
+
+
+# ---- in bf16
+
+
+@dataclass(frozen=True)
+class Upcast:
+    """One conversion of codes and scales to bf16: `zero_code` is the value of E8M0's code 0, 2^-127."""
+
+    name: BlockScaledUpcast
+    zero_code: float
+    source: Source
+
+
+UPCASTS = (
+    Upcast("triton_3.9", 2.0**-127, TRITON["DecomposeScaledBlocked of 3.9: max(byte << 7, 0x40); its PTX, run"]),
+    Upcast("byte_shift", 0.0, TRITON["DecomposeScaledBlocked before that: byte << 7 alone; 255 is masked to NaN"]),
+)
+
+
+def upcast_named(name: str) -> Upcast:
+    """Return the upcast of a name; raise RefsimError `unknown-name` with the names."""
+    return named("upcast", name, {row.name: row for row in UPCASTS})
+
+
+def multiplied(codes: NDArray[Any], format: Format, scales: NDArray[Any], kind: Format, row: Upcast) -> NDArray[Any]:
+    """Return the bf16 codes of codes (rows, K) times the scales (rows, blocks): one rounding, to nearest even.
+
+    A scale of NVFP4 counts as an E4M3 number, with its sign. E2M1 code 7 (6) in a block of code 254 (2^127) is
+    infinity.
+    """
+    block = codes.shape[-1] // scales.shape[-1]
+    if kind is UE4M3:
+        factors = decode(scales, E4M3)
+    else:
+        factors = np.where(scales == 0, row.zero_code, decode(scales, kind))
+    with np.errstate(all="ignore"):
+        return encode(_values(codes, format) * np.repeat(factors, block, axis=-1), BF16)
+
+
+def _values(codes: NDArray[Any], format: Format) -> NDArray[np.float64]:
+    """Return the values of codes as float64; infinities and NaN of E5M2 count as 2^16 to 1.75 * 2^16."""
+    values = decode(codes, format)
+    if format.specials is not Specials.IEEE:
+        return values
+    magnitude = codes & (format.magnitude_limit - 1)
+    field, mantissa = magnitude >> format.mantissa_bits, magnitude & ((1 << format.mantissa_bits) - 1)
+    top = (1 << format.exponent_bits) - 1
+    number = np.ldexp(1 + mantissa / (1 << format.mantissa_bits), top - format.bias)
+    return np.where(field == top, np.where(codes & format.sign_mask, -number, number), values)
+
+
+def k_order(k: int, k_width: int, tile_k: int | None) -> NDArray[np.int64]:
+    """Return the k in the order of m16n8k16, 16 at a time, where a lane holds `k_width` consecutive k of a tile.
+
+    A lane's registers are its runs one after another, two for a tile of 8 * k_width. An instruction takes a pair of
+    each run, or two pairs of the run where the tile has only one. k_order(32, 4, None)[:16] is 0 1 4 5 8 9 12 13 16 17
+    .. 28 29. Raises RefsimError `bad-value` for widths other than 2, 4, 8 and tiles without a whole run.
+    """
+    run = LANES_OF_ROW * (k_width if is_whole(k_width) and k_width in (2, 4, 8) else 0)
+    if run == 0 or (tile_k is not None and (not is_whole(tile_k, INSTRUCTION_K) or tile_k % run)):
+        raise RefsimError("bad-value", f"k_width={k_width!r}, tile_k={tile_k!r}", rule="2, 4 or 8 k a lane; whole runs")
+    pairs = k_width // PAIR
+    if tile_k == run and pairs > 1:
+        shape, axes = (-1, 1, LANES_OF_ROW, pairs // HALVES, HALVES, PAIR), (0, 3, 1, 4, 2, 5)
+    else:
+        shape, axes = (-1, HALVES, LANES_OF_ROW, pairs, 1, PAIR), (0, 3, 1, 4, 2, 5)
+    whole = -(-k // (HALVES * run)) * HALVES * run
+    return np.arange(whole).reshape(shape).transpose(axes).ravel()
+
+
+# ---- the sum
+
+
 def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
     """Return the start of the sums (m, n): `c`, checked, or zeros."""
     if c is None:
@@ -147,6 +317,9 @@ def _order(a: ScaledSide, b: ScaledSide, row: Profile, k_width: int | None, tile
         narrow = min(a.format.bits, b.format.bits)
         k_width = (8 if narrow <= 4 else 4) if row.unit in WITH_LANES else 2
     return k_order(a.k, k_width, tile_k)
+
+
+Product = Callable[[ScaledSide, ScaledSide, Floats], Floats]
 
 
 def _tiled(a: ScaledSide, b: ScaledSide, start: Floats, multiply: Product) -> Floats:

@@ -12,10 +12,15 @@ and D = RNE_bf16(F). An output depends only on its row of A, its row of B and th
 other rows change no bit. Columns beyond K are zeros, which add nothing. With splits = S, K has ranges of ceil(T / S)
 blocks, each summed from +0. The sums are added in float32, rounded each time, in ascending order: ((F0 + F1) + F2). A
 range without a block is not added.
+
+A grouped GEMM is contiguous, the rows of all experts one after another, or masked, a matrix for each expert whose first
+rows are used. Unused rows (-1) pad each expert's contiguous rows to whole blocks, since a kernel loads the weights of a
+block's first row.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +31,6 @@ from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
-from refsim.oracles.row_groups import GROUP_ROWS, parts_of
 from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import typed, with_format
 
@@ -37,6 +41,10 @@ BLOCK = 128  # columns of K that share a scale; rows too where scales are by blo
 WGMMA_K = 32  # K of one wgmma
 OUT_FORMATS = (BF16, F32)
 PRODUCTS_AT_ONCE = 1 << 22  # outputs times blocks of P that are computed together
+GROUP_ROWS = 128  # rows of one tile: DeepGEMM's alignment of the contiguous layout
+NOBODY = -1
+_MOST_ROWS = 1 << 31
+RULE = "DeepGEMM: the first row of a block selects the expert for the whole block"
 
 
 PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
@@ -121,6 +129,72 @@ def fp8_gemm_1d2d(
     else:
         total = _of_groups(a, b, scale_a, scale_b, groups, group_rows, (rows, cols), (a_format, b_format), order)
     return total if written is F32 else typed(round_bits(total, BF16).astype(BF16.code_dtype), BF16, dtype)
+
+
+@dataclass(frozen=True)
+class ExpertRows:
+    """The rows of one matrix that an expert's weights multiply.
+
+    `rows` is a mask (M,). `matrix` indexes the matrix of a three-dimensional A; it is () for two dimensions.
+    """
+
+    expert: int
+    rows: NDArray[np.bool_]
+    matrix: tuple[int, ...] = ()
+
+
+def open_rows(groups: ArrayLike, rows_each: int | None = None) -> NDArray[np.bool_]:
+    """Return a mask of the unused rows of a grouped D, shape (M,) or (experts, M), where a kernel may write anything.
+
+    `groups` as for `fp8_gemm_1d2d`: the expert of each row, -1 for none; or with `rows_each` = M the number of rows
+    that each expert uses. open_rows([0, 0, -1]) is [False, False, True], and open_rows([1, 0], 2) is [[False, True],
+    [True, True]]. Raises RefsimError `group-layout` for groups that are no list of whole numbers, and for more rows
+    than there are. Source: DeepGEMM, m_grouped_fp8_gemm_nt_contiguous and m_grouped_fp8_gemm_nt_masked.
+    """
+    if rows_each is None:
+        return np.asarray(_list(groups, NOBODY, None) == NOBODY)
+    if not is_whole(rows_each, most=_MOST_ROWS):
+        raise _misfit(f"{rows_each!r} rows of each expert")
+    return np.asarray(np.arange(rows_each) >= _list(groups, 0, rows_each + 1)[:, None])
+
+
+def parts_of(groups: ArrayLike, rows: tuple[int, ...], experts: int, group_rows: int) -> tuple[ExpertRows, ...]:
+    """Return the rows of every expert that has any, for `rows` (M,) or (experts, M)."""
+    if not is_whole(group_rows, 1, _MOST_ROWS):
+        raise _misfit(f"blocks of {group_rows!r} rows")
+    if len(rows) == 2:
+        counts = len(_list(groups, 0, None))
+        if counts != experts or rows[0] != experts:
+            raise _misfit(f"{counts} counts for {rows[0]} matrices and {experts} experts")
+        counted = ~open_rows(groups, rows[1])
+        return tuple(
+            ExpertRows(expert, counted[expert], (expert,)) for expert in range(experts) if counted[expert].any()
+        )
+    owner = _list(groups, NOBODY, experts)
+    if owner.shape != rows:
+        raise _misfit(f"{owner.shape} experts for {rows[0]} rows")
+    first = owner[np.arange(len(owner)) // group_rows * group_rows]
+    mixed = np.flatnonzero((owner != first) & (owner != NOBODY))
+    if mixed.size:
+        row = int(mixed[0])
+        raise _misfit(f"row {row} is of expert {owner[row]}, its block of {group_rows} rows begins with {first[row]}")
+    return tuple(ExpertRows(expert, owner == expert) for expert in range(experts) if (owner == expert).any())
+
+
+def _list(groups: ArrayLike, least: int, limit: int | None) -> NDArray[np.int64]:
+    """Return `groups` as a list of whole numbers; raise `group-layout` for anything else."""
+    try:
+        found = whole("group", groups, least=least, limit=limit)
+    except RefsimError as error:
+        raise _misfit(error.what) from error
+    if found.ndim != 1:
+        raise _misfit(f"groups have shape {found.shape}")
+    return found
+
+
+def _misfit(what: str) -> RefsimError:
+    help = "give one expert or -1 for each row, or the number of rows for each expert"
+    return RefsimError("group-layout", what, rule=RULE, help=help)
 
 
 def _of_groups(
@@ -219,11 +293,8 @@ def _tile(a: _Side, b: _Side, order: _Order) -> Floats:
     """Return F of a tile: the sums of the ranges of K, added in ascending order."""
     blocks = a.codes.shape[1]
     width = -(-blocks // order.splits)
-    ranges = [range(first, min(first + width, blocks)) for first in range(0, blocks, width)]
-    total = _promoted(a, b, ranges[0], order)
-    for later in ranges[1:]:
-        total = ieee.add(total, _promoted(a, b, later, order))
-    return total
+    ranges = (range(first, min(first + width, blocks)) for first in range(0, blocks, width))
+    return reduce(ieee.add, (_promoted(a, b, each, order) for each in ranges))
 
 
 def _promoted(a: _Side, b: _Side, blocks: range, order: _Order) -> Floats:

@@ -16,7 +16,7 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.numerics import UnverifiedProfileWarning, ieee
-from refsim.oracles.block_scaled_upcast import UPCASTS, k_order
+from refsim.oracles.block_scaled import UPCASTS, k_order
 from refsim.reference import block_scaled as slow
 from refsim.reference.block_scaled import AMPERE_BF16, BLACKWELL, BLACKWELL_FP4, HOPPER_BF16, Alignment
 
