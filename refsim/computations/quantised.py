@@ -387,8 +387,8 @@ class QuantizedTensor(Computation):
         """Return a mask of the buffer's elements that a plan never writes."""
         grid, reach = grid_of(self.x.shape, plan.rule.group), plan.reach
         marks = np.zeros(self.scales_size, bool)
-        if plan.stored.leaves is not None:
-            marks |= plan.stored.leaves(grid, self.scales_size)
+        if plan.stored.leaves:
+            marks |= plan.stored.left(grid, self.scales_size)
         if reach is not EVERYTHING:
             reached = reach.grid_of(self._extents(), plan.rule.group)
             marks |= reach.beyond_in_scales(plan.stored, grid, reached, self.scales_size)
@@ -404,7 +404,7 @@ class QuantizedTensor(Computation):
             plan, got = plan.but(placed=IN_PLACE), self._placed_back(plan.placed, got)
         if plan.pads == NOT_WRITTEN:
             plan, got = plan.but(pads=AS_WRITTEN), self._with_pads(plan, got)
-        if plan.stored.leaves is not None or plan.reach is not EVERYTHING:
+        if plan.stored.leaves or plan.reach is not EVERYTHING:
             got = self._with_what_is_left(plan, got)
         return plan, got
 
@@ -425,7 +425,7 @@ class QuantizedTensor(Computation):
         codes, scales = flat[:first], flat[first:]
         if plan.reach.of(self._extents()) == (0, 0) and not is_one_byte(codes, scales, self.format.code_bits):
             raise DoesNotApplyError
-        if plan.reach.has_codes or plan.stored.leaves is not None:
+        if plan.reach.has_codes or plan.stored.leaves:
             scales = blanked(scales, self._beyond_in_scales(plan))
         if first:
             shape = self._extents()
