@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
-from refsim.computations.grids_of_scales import SCALE_VALUES
 from refsim.computations.products import scales_are_read
 from refsim.computations.reading import (
     AS_IT_IS,
@@ -22,6 +21,7 @@ from refsim.computations.reading import (
     scales_read_as,
     tail_causes,
 )
+from refsim.computations.scale_changes import SCALE_VALUES
 from refsim.computations.ways import Cause, Choices, Codes, Family, Sample, Way, ways_of, worded
 from refsim.computations.writing import writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format

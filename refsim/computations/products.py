@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from refsim.computations import scale_changes
 from refsim.computations.accumulating import BEGINNINGS, COUNTED, IN_FLOAT32, SUM_ASPECTS, Adder, Floats, is_scaled
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
-from refsim.computations.grids_of_scales import SCALE_BLOCKS, SCALE_PLACES, SCALE_VALUES
 from refsim.computations.reading import (
     AS_IT_IS,
     ends_of_parts,
@@ -25,6 +24,7 @@ from refsim.computations.reading import (
     side_read,
     tail_causes,
 )
+from refsim.computations.scale_changes import SCALE_BLOCKS, SCALE_PLACES, SCALE_VALUES
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, worded
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
 from refsim.computations.engine import Aspect, Computation
-from refsim.computations.grids_of_scales import SCALE_PLACES, SCALE_VALUES
 from refsim.computations.integer_products import ZERO_READ, values_of
 from refsim.computations.products import PlainProduct
 from refsim.computations.reading import AS_IT_IS, readings_of
+from refsim.computations.scale_changes import SCALE_PLACES, SCALE_VALUES
 from refsim.computations.ways import Choices, Codes, DoesNotApplyError, Family, Sample, Way, ways_of, worded
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, ElementType, Format
