@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from refsim.computations.amax_changes import peaks
 from refsim.computations.engine import Aspect
-from refsim.computations.quantiser_quotients import quotients
 from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
 from refsim.computations.row_functions import flushed
-from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
+from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way, rounded_to
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
 from refsim.scaling.grids import Pair
 from refsim.sources import DEEPGEMM, FNUZ, IEEE754, OCP_MX, PTX
+
+_ONE, _RULE = np.float32(1), OCP_MX["section 6.3"]
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
+Marks = Callable[[ScaleGrid, QuantizingRule], NDArray[np.bool_]]
 
 # ---- what is read: x (..., rows, columns) in float32, and its format -------------------------------------------------
 
@@ -27,7 +30,7 @@ def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
     """Return x rounded to a narrower format first."""
     if format.mantissa_bits <= narrow.mantissa_bits:
         raise DoesNotApplyError
-    return decode(encode(x, narrow), narrow, np.float32)
+    return rounded_to(x, narrow)
 
 
 def _misread(other: Format, x: Singles, format: Format) -> Singles:
@@ -71,28 +74,22 @@ def _scale_bounded(floor: float, peak: Singles, rule: QuantizingRule) -> Singles
     return np.asarray(np.maximum(peak, np.float32(floor) * np.float32(rule.element.to.max_value)), np.float32)
 
 
-def _added(eps: float, peak: Singles, rule: QuantizingRule) -> Singles:
-    """Return the largest magnitudes plus `eps`."""
-    return np.asarray(peak + np.float32(eps), np.float32)
-
-
-def _own_bound(peak: Singles, rule: QuantizingRule) -> Singles:
-    return _bounded(rule.floor, peak, rule)
-
-
-OWN_BOUND = Way("amax is bounded as the rule says", Family.CLAMP, DEEPGEMM["per_token_cast_to_fp8"], _own_bound, 0)
+_CAST = DEEPGEMM["per_token_cast_to_fp8"]
+OWN_BOUND = Way(
+    "amax is bounded as the rule says", Family.CLAMP, _CAST, lambda peak, rule: _bounded(rule.floor, peak, rule), 0
+)
 
 
 def _bounds() -> Iterator[Way]:
-    source = DEEPGEMM["per_token_cast_to_fp8"]
     yield OWN_BOUND
     for floor in FLOORS:
         says = f"amax is at least {floor:g}" if floor else "nothing bounds amax from below"
-        yield Way(says, Family.CLAMP, source, partial(_bounded, floor))
+        yield Way(says, Family.CLAMP, _CAST, partial(_bounded, floor))
         if floor:
-            yield Way(f"amax / MAX is at least {floor:g}", Family.CLAMP, source, partial(_scale_bounded, floor), 2)
-            yield Way(f"{floor:g} is added to amax", Family.CLAMP, source, partial(_added, floor), 2)
-    yield Way("amax / MAX is at least 1", Family.CLAMP, source, partial(_scale_bounded, 1.0), 2)
+            yield Way(f"amax / MAX is at least {floor:g}", Family.CLAMP, _CAST, partial(_scale_bounded, floor), 2)
+            added = partial(lambda eps, peak, rule: peak + eps, np.float32(floor))
+            yield Way(f"{floor:g} is added to amax", Family.CLAMP, _CAST, added, 2)
+    yield Way("amax / MAX is at least 1", Family.CLAMP, _CAST, partial(_scale_bounded, 1.0), 2)
 
 
 # ---- which scale an element gets: rows and columns of the grid, its shape --------------------------------------------
@@ -100,20 +97,17 @@ def _bounds() -> Iterator[Way]:
 Places = Callable[[Any, Any, Pair], tuple[Any, Any]]
 
 
-def _own(row: Any, block: Any, shape: Pair) -> tuple[Any, Any]:
-    return row, block
-
-
 def _from_place(place: Places, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     """Return the stored scales with each one taken from another place of the grid."""
     rows, blocks = grid.stored.shape[-2:]
-    found: NDArray[Any] = grid.stored[
-        (..., *place(np.arange(rows)[:, None], np.arange(blocks)[None, :], (rows, blocks)))
-    ]
-    return found
+    row, block = np.ogrid[:rows, :blocks]
+    return grid.stored[(..., *place(row, block, (rows, blocks)))]
 
 
-OWN_SCALE = Way("each element is made with the scale of its block", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], _own, 0)
+_BLOCKS = OCP_MX["section 5.2"]
+OWN_SCALE = Way(
+    "each element is made with the scale of its block", Family.SCALE_LAYOUT, _BLOCKS, lambda r, t, s: (r, t), 0
+)
 _PLACES: tuple[tuple[str, Places], ...] = (
     ("the block before", lambda r, t, s: (r, np.maximum(t - 1, 0))),
     ("the next block", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
@@ -135,7 +129,7 @@ _PLACES: tuple[tuple[str, Places], ...] = (
 def _uses() -> Iterator[Way]:
     yield OWN_SCALE
     for words, place in _PLACES:
-        yield Way(f"elements are made with the scale of {words}", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], place)
+        yield Way(f"elements are made with the scale of {words}", Family.SCALE_LAYOUT, _BLOCKS, place)
 
 
 # ---- the scale: a grid and its rule give another grid ----------------------------------------------------------------
@@ -159,14 +153,10 @@ def _times(factor: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]
     return _stored(grid, rule.decoded(grid.stored).astype(np.float64) * factor, rule)
 
 
-def _reciprocals(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    return _stored(grid, np.float32(1) / rule.decoded(grid.stored), rule)
-
-
 def _through(narrow: Format, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     if rule.stored_as is not F32:
         raise DoesNotApplyError
-    return decode(encode(grid.stored, narrow), narrow, np.float32)
+    return rounded_to(grid.stored, narrow)
 
 
 def _written(rounding: str, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
@@ -188,15 +178,10 @@ def _above_cut(bits: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]
 
 def _by_reciprocal(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     """Return amax times the rounded 1 / MAX; rounded up to a power of two where the rule's scales are."""
-    values = grid.peak * (np.float32(1) / np.float32(rule.element.to.max_value))
+    values = grid.peak * (_ONE / np.float32(rule.element.to.max_value))
     if rule.stored_as is F32 and not (np.frexp(grid.stored)[0] == 0.5).all():
         return np.asarray(values, np.float32)
     return _above_cut(F32.mantissa_bits, replace(grid, value=np.asarray(values, np.float32)), rule)
-
-
-def _of_quotient(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """Return 1 / (MAX / amax), rounded twice."""
-    return _stored(grid, np.float32(1) / (np.float32(rule.element.to.max_value) / grid.peak), rule)
 
 
 def _of_subnormals(code: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
@@ -213,14 +198,17 @@ def _without_bias(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     return grid.stored - np.uint8(E8M0.bias)
 
 
-def _of_zeros(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """Return scales with one value where amax is at most its bound."""
-    return np.where(grid.peak <= np.float32(rule.floor), _stored(grid, np.float32(value), rule), grid.stored)
+def _at_bound(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[np.bool_]:
+    return np.asarray(grid.peak <= np.float32(rule.floor))
 
 
-def _of_nan(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """Return scales with one value where amax is NaN."""
-    return np.where(np.isnan(grid.peak), _stored(grid, np.float32(value), rule), grid.stored)
+def _of_nan(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[np.bool_]:
+    return np.isnan(grid.peak)
+
+
+def _where(marked: Marks, value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return scales with one value in marked blocks."""
+    return np.where(marked(grid, rule), _stored(grid, np.float32(value), rule), grid.stored)
 
 
 _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray[Any]]], ...] = (
@@ -231,20 +219,27 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
     ("half as large", Family.SCALE_RULE, partial(_times, 0.5)),
     ("four times as large", Family.SCALE_RULE, partial(_times, 4.0)),
     ("a quarter as large", Family.SCALE_RULE, partial(_times, 0.25)),
-    ("their reciprocals", Family.SCALE_RULE, _reciprocals),
+    (
+        "their reciprocals",
+        Family.SCALE_RULE,
+        lambda grid, rule: _stored(grid, _ONE / rule.decoded(grid.stored), rule),
+    ),
     ("amax itself, not divided by MAX", Family.SCALE_RULE, lambda grid, rule: _stored(grid, grid.peak, rule)),
     ("without their bias", Family.SCALE_RULE, _without_bias),
     ("amax times 1 / MAX, rounded, not divided by MAX", Family.SCALE_RULE, _by_reciprocal),
-    ("1 / (MAX / amax)", Family.SCALE_RULE, _of_quotient),
+    (
+        "1 / (MAX / amax)",
+        Family.SCALE_RULE,
+        lambda grid, rule: _stored(grid, _ONE / (np.float32(rule.element.to.max_value) / grid.peak), rule),
+    ),
     ("2^-126 where amax / MAX is 2^-127 or less", Family.SCALE_RULE, partial(_of_subnormals, 1)),
     ("2^-127 where amax / MAX is 2^-127 or less", Family.SCALE_RULE, partial(_of_subnormals, 0)),
     *(
         (f"the power of two above amax / MAX cut to {bits} bits", Family.SCALE_RULE, partial(_above_cut, bits))
         for bits in (1, 2, 3, 7, 10)
     ),
-    ("1 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 1.0)),
-    ("0 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 0.0)),
-    *((f"{number:g} where amax is NaN", Family.NAN, partial(_of_nan, number)) for number in (0.0, 1.0, np.inf, np.nan)),
+    *((f"{n:g} where amax is no more than its bound", Family.CLAMP, partial(_where, _at_bound, n)) for n in (1.0, 0.0)),
+    *((f"{n:g} where amax is NaN", Family.NAN, partial(_where, _of_nan, n)) for n in (0.0, 1.0, np.inf, np.nan)),
     *((f"rounded to {row}", Family.DOUBLE_ROUNDING, partial(_through, row)) for row in (BF16, F16)),
     *(
         (f"rounded {way}", family, partial(_written, way))
@@ -277,17 +272,13 @@ SCALES_AS_RULED = Keeping()
 
 def _keepings() -> Iterator[Cause]:
     """Yield the causes in stored and used scales: aspect `keeping`."""
-    source = OCP_MX["section 6.3"]
 
     def row(family: Family, says: str, keeping: Keeping, rank: int = 1) -> Cause:
-        return Cause(family, says, "keeping", keeping, source, rank)
+        return Cause(family, says, "keeping", keeping, _RULE, rank)
 
+    unrounded = Keeping(value=lambda grid, rule: grid.value)
     yield row(Family.SCALE_RULE, "scales are those of the rule", SCALES_AS_RULED, 0)
-    yield row(
-        Family.SCALE_RULE,
-        "elements are made with the scale before it is rounded",
-        Keeping(value=lambda grid, rule: grid.value),
-    )
+    yield row(Family.SCALE_RULE, "elements are made with the scale before it is rounded", unrounded)
     says = "reciprocals of scales that are subnormal are zeros"
     yield row(Family.FLUSHED, says, Keeping(value=_flushed_factors))
     for words, family, change in _CHANGES:
@@ -316,22 +307,101 @@ def _kept_times(factor: float, kept: Singles) -> Singles:
     return np.asarray(_left_out(kept) * kept * np.float32(factor), np.float32)
 
 
-TENSOR_AS_RULED = Way(
-    "the tensor's factor is that of the rule", Family.SCALE_RULE, OCP_MX["section 6.3"], lambda kept: kept, 0
+TENSOR_AS_RULED = Way("the tensor's factor is that of the rule", Family.SCALE_RULE, _RULE, lambda kept: kept, 0)
+TENSORS = (
+    TENSOR_AS_RULED,
+    Way("the tensor's factor is left out", Family.SCALE_RULE, _RULE, _left_out),
+    *(
+        Way(f"the tensor's factor is {words}", Family.SCALE_RULE, _RULE, partial(_kept_times, factor), 2)
+        for factor, words in (
+            (1 / 448, "448 times too small"),
+            (448.0, "448 times too large"),
+            (2.0, "twice as large"),
+            (0.5, "half"),
+        )
+    ),
 )
 
 
-def _tensors() -> Iterator[Way]:
-    source = OCP_MX["section 6.3"]
-    yield TENSOR_AS_RULED
-    yield Way("the tensor's factor is left out", Family.SCALE_RULE, source, _left_out)
-    for factor, words in (
-        (1 / 448, "448 times too small"),
-        (448.0, "448 times too large"),
-        (2.0, "twice as large"),
-        (0.5, "half"),
-    ):
-        yield Way(f"the tensor's factor is {words}", Family.SCALE_RULE, source, partial(_kept_times, factor), 2)
+# ---- the value that is converted to an element, given right scales -----------------------------------------------------
+
+
+def _of_amax(way: str, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return x scaled by its block's amax, regardless of the rounded scale and of the tensor's factor."""
+    largest = np.float32(rule.element.to.max_value)
+    if way == "times MAX / amax":
+        return np.asarray(x * (largest / grid.peak), np.float32)
+    scales = grid.peak / largest
+    return np.asarray(x / scales if way == "divided by amax / MAX" else x * (_ONE / scales), np.float32)
+
+
+def _divided(by_reciprocal: bool, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return x divided by the stored scale. Raises DoesNotApplyError for rules with a factor of the tensor."""
+    if not (grid.kept == 1).all():
+        raise DoesNotApplyError
+    scales = grid.value if grid.is_unrounded else rule.decoded(grid.stored)
+    return np.asarray(x * (_ONE / scales) if by_reciprocal else x / scales, np.float32)
+
+
+def _in(narrow: Format, has_wide_product: bool, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return the product of x and its factor, both rounded to a narrow format first; the product is rounded to it too.
+
+    `has_wide_product`: the product is rounded to float32 only.
+    """
+    factors = rule.scaled(np.ones_like(x), grid)
+    product = np.asarray(rounded_to(x, narrow) * rounded_to(factors, narrow), np.float32)
+    return product if has_wide_product else rounded_to(product, narrow)
+
+
+def _kept(is_inverted: bool, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return x scaled with the tensor's factor inverted or left out."""
+    ones = _left_out(grid.kept)
+    return rule.scaled(x, replace(grid, kept=np.asarray(ones / grid.kept if is_inverted else ones, np.float32)))
+
+
+def _times_where(marked: Marks, factor: float, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return x times a factor in marked blocks, and scaled by the rule in all others."""
+    marks = marked(grid, rule)
+    if not marks.any():
+        raise DoesNotApplyError
+    return np.where(marks, x * np.float32(factor), rule.scaled(x, grid))
+
+
+_SPECIAL: tuple[tuple[str, Family, Marks, tuple[float, ...]], ...] = (
+    (
+        "the code of the scale is 0",
+        Family.SCALE_RULE,
+        lambda grid, rule: grid.stored == 0,
+        (0.0, 1.0, 2.0**126, 2.0**127, LARGEST_FLOAT, np.inf),
+    ),
+    (
+        "the scale is NaN",
+        Family.NAN,
+        lambda grid, rule: np.isnan(rule.decoded(grid.stored)),
+        (0.0, 1.0, -np.inf, np.inf, 2.0**-127, np.nan),
+    ),
+)
+
+
+def _quotients() -> Iterator[Way]:
+    """Yield every way to compute the value that is converted, the rule's first."""
+    family, mul, says = Family.SCALE_RULE, PTX["mul.rn, div.rn, rcp.rn"], "elements are x by its scale as the rule says"
+    yield Way(says, family, _RULE, lambda x, grid, rule: rule.scaled(x, grid), 0)
+    for way in ("times MAX / amax", "divided by amax / MAX", "times 1 / (amax / MAX)"):
+        yield Way(f"elements are x {way}, whatever the scale is rounded to", family, mul, partial(_of_amax, way))
+    for by_reciprocal, words in ((False, "divided by the scale"), (True, "times the reciprocal of the scale")):
+        yield Way(f"elements are x {words}", family, mul, partial(_divided, by_reciprocal), 2)
+    for narrow in (F16, BF16):
+        for is_wide, words in ((False, f"in {narrow}"), (True, f"by factors in {narrow}")):
+            says, change = f"x is multiplied {words} before it is converted", partial(_in, narrow, is_wide)
+            yield Way(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], change, 2)
+    for is_inverted, words in ((True, "inverted"), (False, "left out")):
+        says = f"the tensor's factor is {words} where elements are made"
+        yield Way(says, family, _RULE, partial(_kept, is_inverted))
+    for where, family, marked, factors in _SPECIAL:
+        for factor in factors:
+            says = f"where {where}, elements are multiplied by {factor:g}"
+            yield Way(says, family, _RULE, partial(_times_where, marked, factor), 2)
 
 
 @functools.cache
@@ -345,8 +415,8 @@ STEPS_OF_QUANTISERS = (
     Aspect("peak", tuple(peaks())),
     Aspect("bound", tuple(_bounds())),
     Aspect("used", tuple(_uses())),
-    Aspect("tensor", tuple(_tensors())),
-    Aspect("quotient", tuple(quotients())),
+    Aspect("tensor", TENSORS),
+    Aspect("quotient", tuple(_quotients())),
     Aspect("keeping", tuple(_keepings()), SCALES_AS_RULED),
 )
 """The steps between x and the values that are converted."""
