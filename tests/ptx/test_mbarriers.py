@@ -7,7 +7,8 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.sync.mbarriers import MOST_ARRIVALS, TransferCounts
+from refsim.ptx.sync.commits import TransferCounts
+from refsim.ptx.sync.mbarriers import MOST_ARRIVALS
 
 HEAD = """.version 9.0
 .target sm_90

@@ -17,7 +17,7 @@ from refsim.errors import RefsimError
 from refsim.layouts.tma import TensorMap
 from refsim.ptx.async_ops.ends import BULK_BYTES, Box, Ends, changed, fill_of
 from refsim.ptx.async_ops.torn_products import on_trial, others_watching, watching
-from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
+from refsim.ptx.async_ops.transfers import End, Transfer, UnitHost
 from refsim.ptx.checks.marks import AccessPart, Repeats
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
@@ -134,7 +134,7 @@ def _targets(ends: Ends, batch: BoxBatch, masks: Array | None) -> tuple[Array, A
     return (which, owner, position[which]) if alive[owner].all() else None
 
 
-def _look_at_loads(machine: TransferHost, lanes: Lanes, read: Access | None, write: Access) -> None:
+def _look_at_loads(machine: UnitHost, lanes: Lanes, read: Access | None, write: Access) -> None:
     """Show the reads and writes of several loads to the observers, which may raise DoubtError or RefsimError."""
     if read is not None:
         for observer in watching(machine, "global"):
@@ -203,7 +203,7 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin, repeats: Callable[[Transfe
     return True
 
 
-def _look_at_stores(machine: TransferHost, read: Access, write: Access, repeats: Repeats | None) -> list[AccessPart]:
+def _look_at_stores(machine: UnitHost, read: Access, write: Access, repeats: Repeats | None) -> list[AccessPart]:
     """Show the reads and writes of several stores to the observers; return what the race check saw at the target."""
     for observer in watching(machine, "shared"):
         observer.before(read)

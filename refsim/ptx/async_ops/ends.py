@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, NAN_FILL, NAN_REQUEST, Placement, TensorMap
-from refsim.ptx.async_ops.transfers import End, TransferHost
+from refsim.ptx.async_ops.transfers import End, UnitHost
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import ASYNC, MAP_PROXY, READ, Access
@@ -161,7 +161,7 @@ EXIT_RULE = "a block must not exit while copies to its shared memory are to come
 class Ends:
     """The memories of one machine for its copy engine; `maps` are tensor maps in parameters, which never change."""
 
-    machine: TransferHost
+    machine: UnitHost
     maps: dict[int, TensorMap] = field(default_factory=dict)
 
     # ---- tensor maps

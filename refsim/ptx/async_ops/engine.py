@@ -5,7 +5,7 @@ the bytes. The policy decides when bytes move. An mbarrier counts them, or a thr
 observers of memory see the reads and the future writes of a transfer when the transfer begins.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from refsim.layouts.tma import TensorMap
 from refsim.ptx.async_ops.box_batches import BoxBatch, batch_of, loaded, stored
 from refsim.ptx.async_ops.ends import BULK_BYTES, TENSOR_RULE, Box, Ends, changed, fill_of
 from refsim.ptx.async_ops.queue import Queue, ThreadGroups
-from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
+from refsim.ptx.async_ops.transfers import End, Transfer, UnitHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.atomic import ElementUpdate, reduction
@@ -42,7 +42,7 @@ RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
 class TransferWatchers:
     """The observers of one machine, as its copy engine calls them."""
 
-    machine: TransferHost
+    machine: UnitHost
     ends: Ends
 
     def read(self, flight: Transfer, access: Access) -> None:
@@ -123,7 +123,7 @@ def _bring(flight: Transfer, space: Space, at: Array, to: Array) -> None:
 class CopyEngine:
     """The transfers in flight of all running lanes."""
 
-    machine: TransferHost
+    machine: UnitHost
     policy: str
     choice: np.random.Generator | None
     groups: ThreadGroups = field(init=False)
@@ -154,7 +154,7 @@ class CopyEngine:
         """Start a copy of `amount` bytes for each lane; `mask` names the CTAs of the cluster that receive one."""
         combine = self._reduction(lanes, *reduction) if reduction else None
         width = combine.width if combine else BULK_BYTES
-        for one, at in _each(lanes):
+        for one, at in lanes.each():
             size, start, end = (int(lanes.full(each)[at]) for each in (amount, source[1], to[1]))
             self._check_run(one, {"size": size, "source address": start, "destination address": end})
             if not size:
@@ -192,7 +192,7 @@ class CopyEngine:
             batch = batch_of(self.ends, lanes, map_address, coordinates, shared, stores=barrier is None)
             if batch is not None and self._starts_together(batch, barrier, mask):
                 return
-        for one, at in _each(lanes):
+        for one, at in lanes.each():
             map_at, address = int(lanes.full(map_address)[at]), int(lanes.full(shared)[at])
             made = self.ends.tensor_map(one, map_at)
             corner, moved = _place(lanes, at, coordinates, offsets)
@@ -211,7 +211,7 @@ class CopyEngine:
         """Send each lane's elements (n, count) to the shared memory of a CTA, through the generic proxy. With `update`,
         combine them with the elements in memory. The mbarrier that counts the bytes must be in the receiving CTA."""
         width = words.shape[1] * words.dtype.itemsize
-        for one, at in _each(lanes):
+        for one, at in lanes.each():
             target, counts = (int(lanes.full(each)[at]) for each in (to, barrier))
             if rank_of(np.array([target]))[0] != rank_of(np.array([counts]))[0]:
                 what = "the mbarrier is not in the block that the bytes go to"
@@ -243,7 +243,7 @@ class CopyEngine:
         offsets: list[Array] | None = None,
     ) -> None:
         """Check the map of a prefetch, and its box if it has one, as for a copy; a prefetch moves nothing."""
-        for one, at in _each(lanes):
+        for one, at in lanes.each():
             made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
             if coordinates is not None:
                 corner, moved = _place(lanes, at, coordinates, offsets)
@@ -265,7 +265,7 @@ class CopyEngine:
 
     def hint(self, lanes: Lanes, address: Array, amount: Array) -> None:
         """Check that the run of bytes of a prefetch exists."""
-        for one, at in _each(lanes):
+        for one, at in lanes.each():
             start, size = int(lanes.full(address)[at]), int(lanes.full(amount)[at])
             self._check_run(one, {"size": size, "source address": start})
             for first in range(0, size, _AT_ONCE):
@@ -491,12 +491,6 @@ class CopyEngine:
         elif there.owner is not None:
             part = there
         flight.barrier, flight.phase = self.machine.counter.counted(part, at)
-
-
-def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:
-    """Yield each lane alone with its place, since each lane requests its own transfer."""
-    for at in range(lanes.count):
-        yield Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement), at
 
 
 def _place(

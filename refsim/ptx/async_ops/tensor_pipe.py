@@ -6,20 +6,20 @@ arrives at an mbarrier. An operation is in flight until a thread has observed th
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import SHARE
+from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.in_flight import OperandReads
-from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.tensor_order import HandedOver, TensorOrder, are_piped, by_warps, spoken
 from refsim.ptx.checks.undefined import ProductReads, tear
-from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import TensorBox
-from refsim.ptx.lowering.blocks import BasicBlock, Code
+from refsim.ptx.lowering.blocks import BasicBlock
 from refsim.ptx.memory.tensor_map import TENSOR_LANES, TensorMemory
 from refsim.ptx.text.syntax import Statement, place
 
@@ -36,24 +36,6 @@ REGISTER_RULE = (
     "waiting; any other write to them comes after tcgen05.wait::ld"
 )
 MOVE_RULE = "PTX ISA, tcgen05.wait: what tcgen05.ld and st touch is theirs until tcgen05.wait::ld or ::st"
-
-
-class Commits(Protocol):
-    """The mbarriers, which count commits."""
-
-    def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[Any]: ...
-    def come(self, arrivals: list[Any], committed: Any) -> None: ...
-
-
-class PipeHost(Machine, Protocol):
-    """A machine with the arrivals of commits at its mbarriers."""
-
-    @property
-    def code(self) -> Code: ...
-    @property
-    def races(self) -> Races | None: ...
-    @property
-    def commits(self) -> Commits: ...
 
 
 @dataclass(eq=False)
@@ -98,7 +80,7 @@ class TensorPipe:
     """The operations in flight of all running CTAs, and the loads and stores that no warp has waited for. `done` holds
     observed operations by the lane that may rely on them: the newest access of each of their agents."""
 
-    machine: PipeHost
+    machine: UnitHost
     policy: str
     choice: np.random.Generator | None
     poison: int
@@ -174,16 +156,15 @@ class TensorPipe:
 
     def commit(self, lanes: Lanes, space: str, addresses: Array, mask: Array | None) -> None:
         """Count each lane's operations so far at an mbarrier, in each CTA of the cluster that `mask` names."""
-        for at in range(lanes.count):
-            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+        for one, at in lanes.each():
             address = lanes.full(addresses)[at : at + 1]
             lane = int(one.ids[0])
             covered = [each for each in self.flying if each.lane == lane or lane in each.handed.lanes]
             ctas = None if mask is None else int(lanes.full(mask)[at])
-            arrivals = self.machine.commits.asked(one, space, address, ctas)
+            arrivals = self.machine.counter.asked(one, space, address, ctas)
             batch = Committed(self, covered, arrivals[0].flat, {**self.done.get(lane, {})})
             self.start(
-                Operation(self.number(), one, lambda a=arrivals, b=batch: self.machine.commits.come(a, b))  # type: ignore[misc]
+                Operation(self.number(), one, lambda a=arrivals, b=batch: self.machine.counter.come(a, b))  # type: ignore[misc]
             )
 
     def land(self, covered: list[Operation], flat: int) -> dict[int, int]:

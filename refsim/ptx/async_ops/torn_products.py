@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.async_ops.transfers import TransferHost
+from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.undefined import TEARS, note_torn, spoken, torn_of, tracking_of
 from refsim.ptx.execution.lanes import Lanes, Machine
@@ -25,7 +25,7 @@ def watching(machine: Machine, name: str) -> list[Observer]:
     return [each for each in machine.port.observers.get(name, ()) if not isinstance(each, BankCounter)]
 
 
-def others_watching(machine: TransferHost, name: str) -> list[Observer]:
+def others_watching(machine: UnitHost, name: str) -> list[Observer]:
     """Return the observers of a state space, except the checks that are asked separately about writes of copies."""
     return [each for each in watching(machine, name) if each is not machine.races and each is not machine.proxies]
 

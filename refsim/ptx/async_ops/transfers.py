@@ -36,9 +36,20 @@ class CopyWatch(Protocol):
         """Receive the `items` of `width` bytes that lanes wrote at byte offsets `at` of their CTA's shared memory."""
 
 
-class CopyHost(Machine, Protocol):
-    """A machine with the checks that follow its copies."""
+class Counter(Protocol):
+    """The mbarriers, which count arriving bytes and the commits of tensor cores."""
 
+    def counted(self, one: Lanes, at: int) -> tuple[int, int]: ...
+    def arrived(self, transfer: "Transfer") -> None: ...
+    def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[Any]: ...
+    def come(self, arrivals: list[Any], committed: Any) -> None: ...
+
+
+class UnitHost(Machine, Protocol):
+    """A machine with the checks that follow its asynchronous work, and the mbarriers that count it."""
+
+    @property
+    def code(self) -> Code: ...
     @property
     def races(self) -> Races | None: ...
     @property
@@ -47,6 +58,8 @@ class CopyHost(Machine, Protocol):
     def proxies(self) -> Proxies | None: ...
     @property
     def watching(self) -> CopyWatch | None: ...
+    @property
+    def counter(self) -> Counter: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ class AsyncCopy:
     """One executed cp.async: `size` bytes to item `index` of shared memory per lane, the first `given` from `source`.
     `group` is each lane's group. This is an AsyncOp whose parts are lanes and whose units are warps."""
 
-    host: CopyHost
+    host: UnitHost
     number: int
     lanes: Lanes
     index: Addresses
@@ -156,7 +169,7 @@ class Copies:
     """The copies in flight of all running lanes. `issued` counts the instructions that started copies. `counted` holds,
     per lane, the newest of these that an mbarrier counts. `repeated`: copies in flight have written the same bytes."""
 
-    machine: CopyHost
+    machine: UnitHost
     policy: str
     choice: np.random.Generator | None
     groups: ThreadGroups = field(init=False)
@@ -268,22 +281,6 @@ _ONE = np.zeros(1, np.int64)
 _ALL = np.ones(1, np.bool_)
 
 
-class Counter(Protocol):
-    """The mbarriers, which count arriving bytes."""
-
-    def counted(self, one: Lanes, at: int) -> tuple[int, int]: ...
-    def arrived(self, transfer: "Transfer") -> None: ...
-
-
-class TransferHost(CopyHost, Protocol):
-    """A machine that has a copy engine."""
-
-    @property
-    def code(self) -> Code: ...
-    @property
-    def counter(self) -> Counter: ...
-
-
 @dataclass(frozen=True)
 class End:
     """One end of a transfer: numbers of items in the flat bytes of a space."""
@@ -308,7 +305,7 @@ class Transfer:
     if there is none.
     """
 
-    host: TransferHost
+    host: UnitHost
     lanes: Lanes
     width: int
     source: End | None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,12 @@ from refsim.ptx.async_ops.torn_products import (
     together,
     torn_now,
 )
+from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.in_flight import CODES, OperandReads, RegisterWatch, Touch, groups_of
 from refsim.ptx.checks.marks import Read
-from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined import Key, tear
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
-from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import (
     CORE_ROW,
     PRODUCT_ROWS,
@@ -148,17 +148,6 @@ def _added(read: OperandsRead) -> Array:
     return held
 
 
-class ProductHost(Machine, Protocol):
-    """A machine with the checks that follow its products."""
-
-    @property
-    def code(self) -> Code: ...
-    @property
-    def tensor_cores(self) -> "TensorCores": ...
-    @property
-    def races(self) -> Races | None: ...
-
-
 @dataclass(frozen=True)
 class ProductInFlight:
     """One executed wgmma: an AsyncOp whose parts and units are warpgroups.
@@ -168,7 +157,8 @@ class ProductInFlight:
     after a wait; `begun` is the number of the newest access before it. `torn` masks chunks that change meanwhile.
     """
 
-    host: ProductHost
+    host: UnitHost
+    unit: "TensorCores"
     number: int
     lanes: Lanes
     product: MatrixProduct
@@ -194,14 +184,13 @@ class ProductInFlight:
 
     def performed(self) -> "ProductInFlight":
         """Read the operands, leave the sums to the tensor cores and return the performed product."""
-        self.host.tensor_cores.hold(OperandsRead(self.number, self.lanes, self.units, self.product, *self._codes()))
+        self.unit.hold(OperandsRead(self.number, self.lanes, self.units, self.product, *self._codes()))
         return replace(self, is_performed=True)
 
     def complete(self) -> None:
         """Report the registers and the operands as free, after a wait that covers the product."""
-        unit = self.host.tensor_cores
-        if unit.registers is not None:
-            unit.registers.finished(self.units, self.number)
+        if self.unit.registers is not None:
+            self.unit.registers.finished(self.units, self.number)
         if self.host.races is not None:
             self.host.races.products_read(self.reads, self.units, self.begun, self)
 
@@ -244,7 +233,7 @@ class TensorCores:
     """The products of all running warpgroups. `waiting` have read their operands and wait for their sums, which go to
     the registers `results`. `reads` and `registers` check for accesses to operands and registers that products use."""
 
-    machine: ProductHost
+    machine: UnitHost
     policy: str
     choice: np.random.Generator | None
     groups: ThreadGroups = field(init=False)
@@ -285,7 +274,9 @@ class TensorCores:
         if self.registers is not None:
             self.registers.begun(lanes, groups, product, self.issued)
         group = self.groups.current(groups)
-        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads), begun, torn=torn)
+        flight = ProductInFlight(
+            machine, self, self.issued, lanes, product, places, group, tuple(reads), begun, torn=torn
+        )
         if self.reads is not None:
             for side, items in zip("ab", places, strict=True):
                 if items is not None:

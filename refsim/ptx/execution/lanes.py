@@ -4,7 +4,7 @@ lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest
 one CTA. A set of lanes is a sorted array. A set without gaps is a slice, so that registers are read without a copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -53,6 +53,11 @@ class Lanes:
         if not held:
             return None
         return Lanes(self.machine, self.ids[mask], self.statement, None if self.owner is None else self.owner[mask])
+
+    def each(self) -> "Iterator[tuple[Lanes, int]]":
+        """Yield each lane as a set of its own, with its position in this set."""
+        for at in range(self.count):
+            yield Lanes(self.machine, self.ids[at : at + 1], self.statement), at
 
     def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
         """Return this set's part of an array over all lanes; an array of length 1 holds for all lanes."""

@@ -40,8 +40,7 @@ def try_cancel(lanes: Lanes, to: Array, barrier: Array, *, space: str | None, ev
     """Ask for the work of a cluster that has not started. The response comes through the asynchronous proxy; an mbarrier
     counts its 16 bytes, with .multicast::cluster::all in every CTA of the cluster."""
     machine, geometry = lanes.machine, lanes.machine.geometry
-    for at in range(lanes.count):
-        one = Lanes(machine, lanes.ids[at : at + 1], lanes.statement)
+    for one, at in lanes.each():
         places = []
         for address in (int(lanes.full(each)[at]) for each in (to, barrier)):
             if space is None and not is_shared(np.array([address])).all():

@@ -196,8 +196,7 @@ def vprintf(lanes: Lanes, format: Array, buffer: Array) -> Array:
     """Record each thread's text in the launch; return the number of arguments that the text took."""
     counts = np.zeros(lanes.count, np.uint32)
     formats, buffers = lanes.full(format), lanes.full(buffer)
-    for number in range(lanes.count):
-        one = Lanes(lanes.machine, lanes.ids[number : number + 1], lanes.statement)
+    for one, number in lanes.each():
         text, taken = formatted(one, int(formats[number]), int(buffers[number]))
         counts[number] = taken
         thread, block = lanes.machine.geometry.describe(int(one.ids[0])).split(" of ")

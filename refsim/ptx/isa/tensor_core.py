@@ -66,8 +66,7 @@ def _multiply(
     """Request one product for each lane, with a sparse A if the lane gives metadata."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
     division = _division(lanes, kind, shift)
-    for at in range(lanes.count):
-        one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+    for one, at in lanes.each():
         try:
             how = {"is_stationary": is_stationary, "is_sparse": metadata is not None}
             form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas, **how)
@@ -238,8 +237,7 @@ def _moves_down(ctas: int) -> None:
     @_tensor(f"tcgen05.shift.cta_group::{ctas}.down [t]", source=PTX["tcgen05.shift"])
     def move_down(lanes: Lanes, address: Array) -> None:
         """Copy 32 bytes from each of the first 31 lanes of a warp to the next lane."""
-        for at in range(lanes.count):
-            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+        for one, at in lanes.each():
             lanes.machine.tensor_pipe.move_down(one, int(lanes.full(address)[at]), ctas)
 
 
@@ -269,8 +267,7 @@ def _copies(multicast: str, narrow: str, ctas: int) -> None:
     def copy(lanes: Lanes, address: Array, words: Array, *, shape: str) -> None:
         """Copy rows of shared memory, by a descriptor, to lanes of tensor memory; a multicast writes the lanes of
         several warps. Narrow elements become one byte each, low bits first."""
-        for at in range(lanes.count):
-            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+        for one, at in lanes.each():
             to, word = (int(lanes.full(each)[at]) for each in (address, words))
             given = CopyAsked(to, word, shape, _WARPS[multicast], _NARROW[narrow], ctas)
             lanes.machine.tensor_pipe.copy(one, given)

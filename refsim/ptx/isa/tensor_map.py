@@ -64,8 +64,7 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
     """Read each lane's map, all of its 128 bytes, and write the changed field. Reading the whole map reveals races with
     other threads that change it."""
     place = space_of(space)
-    for at in range(lanes.count):
-        one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+    for one, at in lanes.each():
         where = int(lanes.full(address)[at])
         if where % MAP_BYTES:
             what = f"the tensor map's address {where:#x} is not a multiple of {MAP_BYTES} bytes"

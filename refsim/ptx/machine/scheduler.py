@@ -9,7 +9,7 @@ hold the position of a thread in its launch, and clocks that no program may rely
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +48,9 @@ from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.space import AccessError, Space
 from refsim.ptx.memory.sparse import POISON
 from refsim.ptx.sync.barriers import Barriers, ClusterBarrier, LaunchOrder
-from refsim.ptx.sync.commits import CommitArrivals
-from refsim.ptx.sync.mbarriers import Mbarriers, TransferCounts
+from refsim.ptx.sync.commits import TransferCounts
+from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.register_pool import RegisterPool, TensorColumns
-from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
 
@@ -65,25 +64,10 @@ AXES = "xyz"
 _LOW = 0xFFFFFFFF
 
 
-class Polled(Scheduler, Protocol):
-    """A scheduler with meetings of lanes and waits at mbarriers."""
-
-    meetings: Meetings
-
-    launches: LaunchOrder
-
-    @property
-    def mbarriers(self) -> Mbarriers: ...
-    @property
-    def engine(self) -> CopyEngine: ...
-    @property
-    def tensor_pipe(self) -> TensorCore: ...
-
-
 class Polling:
     """The rounds of polling of one machine, and the writes between them."""
 
-    def __init__(self, machine: Polled) -> None:
+    def __init__(self, machine: "Machine") -> None:
         self.machine = machine
         self.idle = self.quiet = self.seen_writes = 0
         self.before: list[bytes] = []
@@ -199,7 +183,7 @@ class Machine:
         watchers = MemoryWatchers.of(self, history, launch.earlier)
         self.races, self.in_flight, self.proxies, self.dependency = watchers.asked
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
-        self.counter, self.commits = TransferCounts(self.mbarriers), CommitArrivals(self.mbarriers)
+        self.counter = TransferCounts(self.mbarriers)
         looks = not (tracking or self.checks.initialised == "off")
         self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)

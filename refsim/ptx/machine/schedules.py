@@ -1,13 +1,11 @@
 """Which lanes run next: those at the lowest counter with turns for others, or a random choice of hardware's choices."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Geometry, Ids
-from refsim.ptx.memory.access import Port
 from refsim.ptx.sync.scheduler import Scheduler
 
 FAIRNESS = 1024  # picks between two turns of groups that a spinning group keeps waiting
@@ -18,20 +16,6 @@ RARE_SPLIT = 1 / 32
 FREELY = 48  # blocks of a random schedule whose warps are split freely
 
 Resume = Callable[[], bool]  # lanes that rest look again
-
-
-class Waking(Scheduler, Protocol):
-    """A machine that can let lanes go on that wait for each other."""
-
-    port: Port
-
-    def wake(self) -> bool: ...
-
-
-class Schedule(Protocol):
-    """The choice among the groups of a machine."""
-
-    def pick(self) -> tuple[int, Ids]: ...
 
 
 class LowestFirst:
@@ -114,7 +98,7 @@ class HeldLanes:
 
     TURNS = (1 << 12, 3, 16, 0)
 
-    def __init__(self, machine: Waking, resume: Resume, seed: int) -> None:
+    def __init__(self, machine: Scheduler, resume: Resume, seed: int) -> None:
         self.machine, self.resume = machine, resume
         self.at, self.turns = seed // 4, self.TURNS[seed % 4]
         self.near, self.left, self.seen = machine.code.leading_to(self.at), self.turns, 0
@@ -160,3 +144,6 @@ def _late_lanes(geometry: Geometry, choice: np.random.Generator) -> NDArray[np.b
     warps = np.arange(geometry.count * geometry.warps)
     late: NDArray[np.bool_] = (warps % geometry.warps == last[warps // geometry.warps])[geometry.warp]
     return late
+
+
+Schedule = LowestFirst | Random | HeldLanes

@@ -129,8 +129,7 @@ class Access:
     @property
     def statement(self) -> Statement:
         """Return the statement that makes the access."""
-        statement = self.threads.statement
-        return statement
+        return self.threads.statement
 
     def of(self, chosen: NDArray[np.bool_]) -> "Access":
         """Return the part of some lanes."""

@@ -1,26 +1,67 @@
-"""Arrivals of tcgen05.commit at mbarriers: a thread requests them, and they happen once its operations are complete."""
+"""The asynchronous work that mbarriers count: bytes of copy engines, each transfer in the phase in which it was issued,
+and tcgen05.commit, whose arrivals happen once the operations of its thread are complete."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.memory.access import WRITE
 from refsim.ptx.memory.space import with_rank
 from refsim.ptx.sync import mbarriers as objects
+from refsim.ptx.sync.mbarriers import BYTES, CODE, MOST_ARRIVALS, RULE
 
 Array = NDArray[Any]
 _ONE = np.ones(1, np.int64)
 _RANKS = 16
 
 
+class Counted(Protocol):
+    """A transfer of a copy engine as an mbarrier counts it: `amount` bytes at object `barrier` in phase `phase`."""
+
+    barrier: int
+    phase: int
+    amount: int
+    lanes: Lanes
+
+
 @dataclass(frozen=True)
-class CommitArrivals:
-    """The mbarriers of one machine, as its tensor cores use them."""
+class TransferCounts:
+    """The mbarriers of one machine, as its copy engine and its tensor cores use them."""
 
     mbarriers: objects.Mbarriers
 
+    def counted(self, one: Lanes, at: int) -> tuple[int, int]:
+        """Return the mbarrier object that will count the bytes of a transfer: its byte in the flat shared memory, and
+        its phase. `at`: its position in the shared memory of the issuing lane `one`."""
+        state, owner = one.space("shared")
+        access = self.mbarriers.machine.port.plan(WRITE, one, "shared", state, np.array([at]), owner, BYTES)
+        found = objects.Object(int(access.index[0]) * BYTES, one, np.zeros(1, np.int64), access)
+        barrier = self.mbarriers.barrier(found, 0)
+        self.mbarriers.touch(found)
+        return found.flat, barrier.phase
+
+    def arrived(self, transfer: Counted) -> None:
+        """Count the bytes of a complete transfer. Raises a fault if the phase completed without them."""
+        barrier, lanes, amount = self.mbarriers.live.get(transfer.barrier), transfer.lanes, transfer.amount
+        if barrier is None:
+            raise lanes.fault(CODE, 0, f"{amount} bytes arrive at an mbarrier that was ended meanwhile", RULE)
+        if barrier.phase != transfer.phase:
+            what = (
+                f"{amount} bytes arrive in phase {barrier.phase} of an mbarrier, asked for in phase {transfer.phase}: that was "
+                "complete without them, as expect_tx announced too few bytes"
+            )
+            raise lanes.fault(CODE, 0, what, RULE)
+        barrier.transactions -= amount
+        if abs(barrier.transactions) > MOST_ARRIVALS:
+            raise lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST_ARRIVALS}", RULE)
+        barrier.counted.append(transfer)
+        barrier.complete()
+        self.mbarriers.keep(transfer.barrier)
+
+    # ---- commits
     def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[objects.Delayed]:
         """Return the arrivals that a commit requests: one at each object, with the current knowledge of the issuing
         lane. `mask` selects the CTAs of a multicast by rank; None means the object at `address` alone."""

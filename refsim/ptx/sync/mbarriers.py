@@ -9,22 +9,20 @@ under any policy.
 thread that forgets to flip its parity asks again for a phase that it has seen complete, and passes at once.
 
 `Arrivals` records the threads that arrived at each mbarrier, phase by phase, for deadlock reports.
-
-`TransferCounts` counts the bytes of copy engines at mbarriers: each transfer in the phase in which it was issued.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
-from refsim.ptx.checks.races import Races
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, WRITE, Access, Semantics
+from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
@@ -166,13 +164,6 @@ class Arrivals:
         return f"{position:#x} ({name}{offset})" if name else f"{position:#x}"
 
 
-class BarrierHost(Machine, Protocol):
-    """A machine with the race check that its barriers inform."""
-
-    @property
-    def races(self) -> Races | None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Delayed:
     """Arrivals of lanes at one object, due once their copies up to number `issued` are complete. `notes` hold what the
@@ -206,7 +197,7 @@ class Mbarriers:
     objects between init and inval, and after it. `delayed`: arrivals that wait for copies. `asked`: (object, phase,
     statement) that each waiting lane polls."""
 
-    machine: BarrierHost
+    machine: Scheduler
     live: dict[int, Barrier] = field(default_factory=dict)
     ended: dict[int, Statement] = field(default_factory=dict)
     delayed: list[Delayed] = field(default_factory=list)
@@ -529,47 +520,3 @@ class Mbarriers:
         """Write the word of an object to memory, and let polling lanes look again."""
         self.machine.shared.bytes.view(np.uint64)[flat // BYTES] = self.live[flat].word
         self.machine.port.writes += 1
-
-
-class Counted(Protocol):
-    """A transfer of a copy engine as an mbarrier counts it: `amount` bytes at object `barrier` in phase `phase`."""
-
-    barrier: int
-    phase: int
-    amount: int
-    lanes: Lanes
-
-
-@dataclass(frozen=True)
-class TransferCounts:
-    """The mbarriers of one machine, as its copy engine uses them."""
-
-    mbarriers: Mbarriers
-
-    def counted(self, one: Lanes, at: int) -> tuple[int, int]:
-        """Return the mbarrier object that will count the bytes of a transfer: its byte in the flat shared memory, and
-        its phase. `at`: its position in the shared memory of the issuing lane `one`."""
-        state, owner = one.space("shared")
-        access = self.mbarriers.machine.port.plan(WRITE, one, "shared", state, np.array([at]), owner, BYTES)
-        found = Object(int(access.index[0]) * BYTES, one, np.zeros(1, np.int64), access)
-        barrier = self.mbarriers.barrier(found, 0)
-        self.mbarriers.touch(found)
-        return found.flat, barrier.phase
-
-    def arrived(self, transfer: Counted) -> None:
-        """Count the bytes of a complete transfer. Raises a fault if the phase completed without them."""
-        barrier, lanes, amount = self.mbarriers.live.get(transfer.barrier), transfer.lanes, transfer.amount
-        if barrier is None:
-            raise lanes.fault(CODE, 0, f"{amount} bytes arrive at an mbarrier that was ended meanwhile", RULE)
-        if barrier.phase != transfer.phase:
-            what = (
-                f"{amount} bytes arrive in phase {barrier.phase} of an mbarrier, asked for in phase {transfer.phase}: that was "
-                "complete without them, as expect_tx announced too few bytes"
-            )
-            raise lanes.fault(CODE, 0, what, RULE)
-        barrier.transactions -= amount
-        if abs(barrier.transactions) > MOST_ARRIVALS:
-            raise lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST_ARRIVALS}", RULE)
-        barrier.counted.append(transfer)
-        barrier.complete()
-        self.mbarriers.keep(transfer.barrier)
