@@ -24,7 +24,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Array, Mask
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region
-from refsim.ptx.text.syntax import Register, Statement, place
+from refsim.ptx.text.syntax import NO_STATEMENT, Register, Statement, place
 
 BORN, OF_INFINITIES, PASSED_ON, CONSTANT = "born", "NaN of infinities", "passed on", "constant"
 INPUT, LOADED, OF_INTEGERS, NEVER_WRITTEN = "input", "loaded", "integer bits", "never written"
@@ -35,7 +35,7 @@ Masks = list[Mask | None]
 _FLOAT = re.compile(r"(?:u(?=e8m0))?(ue4m3|e8m0|e4m3|e5m2|bf16|f16|tf32|f32|f64)(?:x(\d))?$")
 _TYPE = re.compile(r"u?e\dm\d$|[bt]?f\d+$|[su]\d$")
 _NATIVE = {"f16": "f2", "f32": "f4", "tf32": "f4", "f64": "f8"}
-_NOWHERE, _ALONE = Statement("", (), None, 0, None), Geometry((1, 1, 1), (1, 1, 1), 0, 1)
+_ALONE = Geometry((1, 1, 1), (1, 1, 1), 0, 1)
 
 
 class NanRow(NamedTuple):
@@ -162,7 +162,9 @@ class NonFinite(OpenBits):
                 continue  # half of the codes: they are of another format, perhaps scales
             some = some[shadow.bits[region.start + some * array.itemsize] == 0]
             first, buffer, read_as = self.origins.following, (array, region), "" if array.kind else f" as {kind[0]}"
-            event = NanEvent(first, _NOWHERE, some, _ALONE, INPUT, results=values[some], launch=read_as, buffer=buffer)
+            event = NanEvent(
+                first, NO_STATEMENT, some, _ALONE, INPUT, results=values[some], launch=read_as, buffer=buffer
+            )
             self.origins.append(event, len(some))
             for at in (region.start + some * array.itemsize + byte for byte in range(array.itemsize)):
                 shadow.bits[at], shadow.origin[at] = 0xFF, np.arange(first, first + len(some))

@@ -53,7 +53,7 @@ def _packed(operands: RuleOperands, bits: Array) -> list[Any]:
     return operands.answer(bits.view(operands.results[0][1].bits_dtype))
 
 
-def _lowest(bits: Array) -> Array:
+def lowest_bit(bits: Array) -> Array:
     """Return the lowest set bit alone."""
     return np.asarray(bits & (~bits + bits.dtype.type(1)))
 
@@ -266,7 +266,7 @@ def remainder(operands: RuleOperands) -> list[Any]:
     """Return the mask of rem. Below the lowest bit that the divisor can have, it is the mask of the dividend. Without
     signs, a remainder is at most the dividend, and smaller than the divisor. A divisor of 0 gives any bits."""
     a, b, type = _source(operands, 0), _source(operands, 1), operands.types[0]
-    lowest, one = _lowest(b.most), type.bits_dtype.type(1)
+    lowest, one = lowest_bit(b.most), type.bits_dtype.type(1)
     below_ = np.where(lowest != 0, lowest - one, lowest)
     sign = (a.most | b.most) >> type.bits_dtype.type(type.bits - 1) if type.is_signed else operands.zeros(0)
     top = np.where(sign != 0, ~operands.zeros(0), _smeared(np.minimum(a.most, b.most - one)))
@@ -281,7 +281,7 @@ def below(a: Known, limit: Array, has: Array) -> Array:
     has 0, and any bits below."""
     unequal = (limit & ~a.most) | (~limit & a.least)
     places = limit & ~a.least & ~(_smeared(unequal) >> limit.dtype.type(1))
-    free, lowest = _smeared(places) >> limit.dtype.type(1), _lowest(places)
+    free, lowest = _smeared(places) >> limit.dtype.type(1), lowest_bit(places)
     same = np.where(unequal == 0, ~(limit ^ limit), ~(lowest | (lowest - (lowest != 0))))
     same = np.where((unequal == 0) | (places != 0), same, 0)
     can = [(free & ~a.least) | (same & ~limit) | places, (free & a.most) | (same & limit)]

@@ -16,7 +16,7 @@ from refsim.layouts.holders import WARP
 from refsim.numerics.sparse import gathered, sparsity_of
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_arithmetic import below, ordered
+from refsim.ptx.checks.undefined_arithmetic import below, lowest_bit, ordered
 from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import MetadataError, givers, positions_of
@@ -235,17 +235,12 @@ def changes_of(operands: RuleOperands, fragments: Sequence[Fragment], meet: Call
     for fragment, values, masks in zip(fragments, operands.values, operands.masks, strict=False):
         given: list[Mask | None] = [Mask(operands.lanes.full(value), np.ones(count, np.int32)) for value in values]
         open_, held = (_placed(elements_of(each, fragment, count)[0], fragment) for each in (masks, given))
-        parts.append((_lowest(open_), _lowest(held | open_)))
+        parts.append((lowest_bit(open_), lowest_bit(held | open_)))
     (a, a_able), b, (c, _) = parts
     b_open, b_able = (meet(each.swapaxes(1, 2)) for each in b)
-    lowest = _lowest(np.bitwise_or.reduce(a[:, :, None] * b_able | a_able[:, :, None] * b_open, axis=3) | c)
+    lowest = lowest_bit(np.bitwise_or.reduce(a[:, :, None] * b_able | a_able[:, :, None] * b_open, axis=3) | c)
     one = np.uint64(0 if operands.keywords["satfinite"] else 1)  # any change may clamp the sum
     return np.where(lowest != 0, ~(lowest * one - one), np.uint64(0))
-
-
-def _lowest(bits: Array) -> Array:
-    """Return the lowest set bit alone."""
-    return np.asarray(bits & (~bits + np.uint64(1)))
 
 
 def multiplied(names: tuple[str, ...], scaling: Scaling | None = None) -> Callable[[RuleOperands], list[Any]]:

@@ -76,6 +76,17 @@ def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origin
     return origin != 0, origin
 
 
+def merged(before: Mask | None, after: Mask | None, some: Any, count: int) -> Mask | None:
+    """Return a mask that is `after` in the lanes `some` and `before` in the others, or None if all bits are defined."""
+    if before is None and after is None:
+        return None
+    dtype = (after if before is None else before).bits.dtype  # type: ignore[union-attr]
+    bits = np.zeros(count, dtype) if before is None else before.bits.copy()
+    origin = np.zeros(count, np.int32) if before is None else before.origin.copy()
+    bits[some], origin[some] = (0, 0) if after is None else (after.bits, after.origin)
+    return mask_of(bits, origin)
+
+
 class Unwritten:
     """A table of the lanes that have not yet written a register which may be read before it is written. Each such
     register has a row of lanes, until all lanes have written it."""

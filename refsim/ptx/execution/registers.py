@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.register_file import Mask, UnwrittenReadError, mask_of
+from refsim.ptx.execution.register_file import Mask, UnwrittenReadError, merged
 
 Array = NDArray[Any]
 
@@ -70,18 +69,7 @@ def put_mask(lanes: Lanes, index: int, mask: Mask | None) -> None:
     """Write the mask of a register for a set of lanes; None marks all its bits as defined."""
     registers, count = lanes.machine.registers, lanes.machine.geometry.lanes
     slot = registers.slots[index]
-    held = registers.masks.get(slot)
-    if mask is None and held is None:
-        return
-    if lanes.is_full:
-        registers.masks.pop(slot, None)
-        if mask is not None:
-            registers.masks[slot] = mask
-        return
-    bits = held.bits.copy() if held is not None else np.zeros(count, mask.bits.dtype)  # type: ignore[union-attr]
-    origin = np.zeros(count, np.int32) if held is None else held.origin.copy()
-    bits[lanes.key], origin[lanes.key] = (0, 0) if mask is None else (mask.bits, mask.origin)
-    whole = mask_of(bits, origin)
+    whole = mask if lanes.is_full else merged(registers.masks.get(slot), mask, lanes.key, count)
     registers.masks.pop(slot, None)
     if whole is not None:
         registers.masks[slot] = whole

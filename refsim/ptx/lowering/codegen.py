@@ -112,10 +112,7 @@ def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
     """Return the step's instruction implementation over register bits. The function takes the lanes first if the
     implementation wants them. It returns one result as an array, several as a list."""
     bound = step.bound
-    function, keywords, wants_lanes = bound.clause.function, dict(bound.keywords), bound.clause.wants_lanes
-    if bound.clause.counts_results:
-        result = step.results[0][0]
-        keywords["results"] = len(result) if isinstance(result, tuple) else 1
+    function, keywords, wants_lanes = bound.clause.function, step.keywords, bound.clause.wants_lanes
     operands = [typed(source, type) for source, type in step.sources]
     results = [_result_function(result, type, register_bits) for result, type in step.results]
     if bound.clause.keeps_registers:
@@ -293,10 +290,7 @@ class Writer:
     def whole(self, step: Step) -> None:
         """Write an unguarded step with at most one result: views and implementation in one line. Each element of a
         result is converted by a line: `[r3, r4] = one(f0(lanes, place(r1, 8)))` and `r3 = u0(r3)`."""
-        clause, keywords = step.bound.clause, dict(step.bound.keywords)
-        if clause.counts_results:
-            result = step.results[0][0]
-            keywords["results"] = len(result) if isinstance(result, tuple) else 1
+        clause, keywords = step.bound.clause, step.keywords
         arguments = [self.operand(source, type) for source, type in step.sources]
         if clause.wants_lanes:
             self.lines.append(f"lanes.statement = {self.constant(step.statement)}")

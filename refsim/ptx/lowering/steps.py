@@ -177,6 +177,15 @@ class Step:
         for source, _ in self.sources:
             yield from registers_of(source)
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of the implementation: modifiers, and the number of results if it counts them."""
+        keywords = dict(self.bound.keywords)
+        if self.bound.clause.counts_results:
+            result = self.results[0][0]
+            keywords["results"] = len(result) if isinstance(result, tuple) else 1
+        return keywords
+
     def fetches(self) -> Iterator[int]:
         """Yield registers whose values the step takes when it runs, except those that it hands over as registers."""
         if self.guard:

@@ -19,7 +19,7 @@ from refsim.ptx.checks.undefined import OpenBits, tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands, refined
 from refsim.ptx.checks.undefined_memory import cells_of, doubted, space_named
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of
+from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of, merged
 from refsim.ptx.execution.registers import get, get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.lowering.blocks import Arms, BasicBlock, Code, successors
@@ -36,10 +36,7 @@ GUARD, BRANCH, MEMBERS = "the guard of a store", "a branch", "a member mask"
 def follower(step: Step, register_bits: list[int]) -> Follow:
     """Return the step's rule over masks of registers. The rule takes lanes, masks and fetched bits of the sources, and
     returns the masks of the results."""
-    clause, keywords = step.bound.clause, dict(step.bound.keywords)
-    if clause.counts_results:
-        result = step.results[0][0]
-        keywords["results"] = len(result) if isinstance(result, tuple) else 1
+    clause, keywords = step.bound.clause, step.keywords
     rule: Callable[[RuleOperands], list[Any]] = (
         undefined_bits.whole if isinstance(clause.undefined, str) else clause.undefined
     )
@@ -146,7 +143,7 @@ def guarded(
             for one, index in zip(*_pairs(result, targets), strict=True)
             if index is not None
         ]
-        fresh = [_merged(before, after, some, lanes.count) for before, after in zip(old, written, strict=True)]
+        fresh = [merged(before, after, some, lanes.count) for before, after in zip(old, written, strict=True)]
     return (
         fresh
         if doubt is None
@@ -167,17 +164,6 @@ def part_mask(mask: Any, some: Array) -> Any:
     if isinstance(mask, list):
         return [part_mask(one, some) for one in mask]
     return None if mask is None else mask.part(some)
-
-
-def _merged(before: Mask | None, after: Mask | None, some: Array, count: int) -> Mask | None:
-    """Return a mask that is `after` in the lanes `some` and `before` in the others, or None if all bits are defined."""
-    if before is None and after is None:
-        return None
-    dtype = (after if before is None else before).bits.dtype  # type: ignore[union-attr]
-    bits = np.zeros(count, dtype) if before is None else before.bits.copy()
-    origin = np.zeros(count, np.int32) if before is None else before.origin.copy()
-    bits[some], origin[some] = (0, 0) if after is None else (after.bits, after.origin)
-    return mask_of(bits, origin)
 
 
 def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask | None:
@@ -210,7 +196,7 @@ def watched(
             mask or mask_of(all_ones(one.dtype) * (origin != 0), origin) for mask, one in zip(inner, held, strict=True)
         ]
     fresh = tracking.seen(chosen, step, values, [part_mask(one, some) for one in before], held, inner)
-    return [_merged(old, new, some, lanes.count) for old, new in zip(masks, fresh, strict=True)]
+    return [merged(old, new, some, lanes.count) for old, new in zip(masks, fresh, strict=True)]
 
 
 def watched_before(

@@ -11,7 +11,6 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import WRITE
 from refsim.ptx.memory.space import with_rank
 from refsim.ptx.sync import mbarriers as objects
-from refsim.ptx.sync.mbarriers import BYTES, CODE, MOST_ARRIVALS, RULE
 
 Array = NDArray[Any]
 _ONE = np.ones(1, np.int64)
@@ -37,8 +36,8 @@ class TransferCounts:
         """Return the mbarrier object that will count the bytes of a transfer: its byte in the flat shared memory, and
         its phase. `at`: its position in the shared memory of the issuing lane `one`."""
         state, owner = one.space("shared")
-        access = self.mbarriers.machine.port.plan(WRITE, one, "shared", state, np.array([at]), owner, BYTES)
-        found = objects.Object(int(access.index[0]) * BYTES, one, np.zeros(1, np.int64), access)
+        access = self.mbarriers.machine.port.plan(WRITE, one, "shared", state, np.array([at]), owner, objects.BYTES)
+        found = objects.Object(int(access.index[0]) * objects.BYTES, one, np.zeros(1, np.int64), access)
         barrier = self.mbarriers.barrier(found, 0)
         self.mbarriers.touch(found)
         return found.flat, barrier.phase
@@ -47,16 +46,20 @@ class TransferCounts:
         """Count the bytes of a complete transfer. Raises a fault if the phase completed without them."""
         barrier, lanes, amount = self.mbarriers.live.get(transfer.barrier), transfer.lanes, transfer.amount
         if barrier is None:
-            raise lanes.fault(CODE, 0, f"{amount} bytes arrive at an mbarrier that was ended meanwhile", RULE)
+            raise lanes.fault(
+                objects.CODE, 0, f"{amount} bytes arrive at an mbarrier that was ended meanwhile", objects.RULE
+            )
         if barrier.phase != transfer.phase:
             what = (
                 f"{amount} bytes arrive in phase {barrier.phase} of an mbarrier, asked for in phase {transfer.phase}: that was "
                 "complete without them, as expect_tx announced too few bytes"
             )
-            raise lanes.fault(CODE, 0, what, RULE)
+            raise lanes.fault(objects.CODE, 0, what, objects.RULE)
         barrier.transactions -= amount
-        if abs(barrier.transactions) > MOST_ARRIVALS:
-            raise lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST_ARRIVALS}", RULE)
+        if abs(barrier.transactions) > objects.MOST_ARRIVALS:
+            raise lanes.fault(
+                objects.CODE, 0, f"a tx-count of {barrier.transactions}, beyond {objects.MOST_ARRIVALS}", objects.RULE
+            )
         barrier.counted.append(transfer)
         barrier.complete()
         self.mbarriers.keep(transfer.barrier)
