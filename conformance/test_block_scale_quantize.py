@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import refsim
 from refsim.testing import laws, run_campaign
-from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.strategies import share
 
 bindings = load_kernel_file(bundled_kernels("block_scale.py"))
 CASES = {"quick": 1, "ci": 2, "night": 1000}  # generated for each of the four formats, beside the corpus

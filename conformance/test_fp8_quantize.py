@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.testing import laws, run_campaign
-from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.strategies import share
 
 bindings = load_kernel_file(bundled_kernels())
 CASES = {"quick": 2, "ci": 4, "night": 1000}  # generated for each of the 15 variants, beside the corpus

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import refsim
 from refsim.testing import laws, run_campaign
-from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.strategies import share
 
 bindings = load_kernel_file(bundled_kernels("group_quantize_bindings.py"))
 CASES = {"quick": 1, "ci": 3, "night": 1000}  # generated for each of the six variants, beside the corpus

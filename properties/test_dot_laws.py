@@ -41,7 +41,7 @@ from refsim.numerics.profiles import PROFILES, profile
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile
 from refsim.reference.operands import CLASSES, cancel, drawn
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 ROWS, COLUMNS = 2, 3
 FUNCTIONS = [

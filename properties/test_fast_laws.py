@@ -21,7 +21,7 @@ from refsim.numerics.methods import GROUPED, TRUNCATED
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
 from refsim.reference.operands import CLASSES, at_exponents, cancel, drawn
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 OPERANDS = tuple(CLASSES)
 ACCUMULATORS = ("none", "codes", "moderate", "subnormal", "specials", "zeros", "full", "largest")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from refsim.numerics import ieee
 from refsim.reference import rational_float
 from refsim.reference.rational_float import GRIDS, Binary, ExactNumber
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 MODES = ("rn", "rz", "rm", "rp")
 INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.reference.instructions import words
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 LANES = 40
 POLICIES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]

@@ -16,7 +16,7 @@ from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words
 from refsim.reference.rational_float import GRIDS, ExactNumber
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".half")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]

@@ -13,7 +13,7 @@ from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference.instructions import Words, disagreements, fitted, operand_words, words
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".integer")]
 

@@ -15,7 +15,7 @@ from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference.instructions import Words, disagreements, fitted, operand_words, words
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 FAMILIES = ("logic", "predicate")
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]

@@ -23,7 +23,7 @@ from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.instructions import words
 from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 WARPS = 2
 LANES = 32 * WARPS

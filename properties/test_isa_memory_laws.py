@@ -11,7 +11,7 @@ from refsim.errors import RefsimError
 from refsim.reference import rational_float, single_instruction
 from refsim.reference.instructions import words
 from refsim.reference.rational_float import GRIDS
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 READ, WRITTEN = ("global", "", "shared", "local", "const", "param"), ("global", "", "shared", "local")

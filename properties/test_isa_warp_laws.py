@@ -12,7 +12,7 @@ from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.reference import rational_float, single_instruction
 from refsim.reference.instructions import words
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 POISON = 0xA5A5A5A5
 SCHEDULES = [("eager", 0), ("random", 1), ("random", 2)]

@@ -19,7 +19,7 @@ from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.binding import bind, evaluate
 from refsim.ptx.lowering.steps import Constant, Step
 from refsim.ptx.lowering.tracked import follower
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 WIDTHS = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 FLIPPED = 7  # undefined bits of one case at most: all their assignments are tried

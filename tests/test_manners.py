@@ -42,7 +42,7 @@ def test_no_test_reads_a_clock() -> None:
 
 
 def test_laws_take_their_number_of_cases_from_the_profile() -> None:
-    """`refsim.testing.effort.share` where a case is dear, nothing elsewhere."""
+    """`refsim.testing.strategies.share` where a case is dear, nothing elsewhere."""
     assert names_of([path for path in FILES if PINNED.search(path.read_text("utf-8"))]) == sorted(MAY_PIN)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from refsim.blame.builds import readers_of as readers_of
     from refsim.blame.examining import Blame as Blame
     from refsim.blame.examining import examined as examined
+    from refsim.blame.examining import examined_without_gpu as examined_without_gpu
     from refsim.blame.running import Silicon as Silicon
     from refsim.blame.shrinking import Shrunk as Shrunk
     from refsim.blame.shrinking import shrunk as shrunk
@@ -23,6 +24,5 @@ if TYPE_CHECKING:
     from refsim.blame.subjects import of_kernel as of_kernel
     from refsim.blame.subjects import of_launch as of_launch
     from refsim.blame.subjects import require_same_entries as require_same_entries
-    from refsim.blame.without_gpu import examined_without_gpu as examined_without_gpu
 else:
     __getattr__, __dir__ = exports(__name__)

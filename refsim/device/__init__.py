@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
 
 __all__ = ["Device", "open"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)
 
 
 class Device(Protocol):

@@ -35,11 +35,7 @@ from refsim.formats import ElementType, Format
 from refsim.typed_arrays import format_held, integer_bits
 
 __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)
 
 
 DEFAULT_MAX_BYTES = 1 << 32

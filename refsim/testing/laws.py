@@ -32,10 +32,7 @@ from refsim.testing.verdicts import Recomputed
 from refsim.testing.witnesses import contradicted
 
 __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)
 
 
 @dataclass(repr=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
@@ -14,10 +15,7 @@ from refsim.testing.recipes import FILLS, ROW_FILLS, Codes, Tensor, check_patche
 from refsim.testing.strategies import bit_patterns
 
 __all__ = ["DRAWN_FILLS", "MATRIX_FILLS", "Given", "Values", "extents", "values"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)
 
 
 MATRIX_FILLS = (*FILLS, *ROW_FILLS)

@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,22 +33,10 @@ def _finite(values: NDArray[Any], row: Format) -> NDArray[Any]:
     return encode(values, row, overflow="saturate")
 
 
-def _zeros(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return np.zeros(n, row.code_dtype)
-
-
-def _ones(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return _finite(np.ones(n), row)
-
-
 def _one_hot(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     values = np.zeros(n)
     values[generator.integers(n)] = 1.0
     return _finite(values, row)
-
-
-def _gaussian(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return _finite(generator.standard_normal(n), row)
 
 
 def _log_uniform(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
@@ -58,10 +47,6 @@ def _log_uniform(generator: np.random.Generator, n: int, row: Format, target: Fo
 def _subnormals(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     magnitudes = generator.integers(1, 1 << max(row.mantissa_bits, 1), n) << row.padding_bits
     return magnitudes | row.sign_mask * generator.integers(0, 2, n)
-
-
-def _uniform_bits(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return generator.integers(0, row.code_limit, n, dtype=np.uint64)
 
 
 def _specials(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
@@ -95,13 +80,13 @@ def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: 
 
 
 FILLS: dict[str, Fill] = {
-    "zeros": _zeros,
-    "ones": _ones,
+    "zeros": lambda generator, n, row, target: np.zeros(n, row.code_dtype),
+    "ones": lambda generator, n, row, target: _finite(np.ones(n), row),
     "one-hot": _one_hot,
-    "gaussian": _gaussian,
+    "gaussian": lambda generator, n, row, target: _finite(generator.standard_normal(n), row),
     "log-uniform": _log_uniform,
     "subnormals": _subnormals,
-    "bits": _uniform_bits,
+    "bits": lambda generator, n, row, target: generator.integers(0, row.code_limit, n, dtype=np.uint64),
     "specials": _specials,
     "ties": _ties,
     "near-overflow": _near_overflow,
@@ -152,10 +137,7 @@ __all__ = [
     "spelled",
     "to_json",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)
 
 
 Codes = NDArray[np.unsignedinteger]

@@ -9,7 +9,7 @@ from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_win
 from conformance.blamed.stand_in import InProcess, StandInSilicon
 from refsim.blame import GivenCubin, GivenLaunch, examined, of_launch
 from refsim.blame.builds import ELF
-from refsim.blame.without_gpu import examined_without_gpu
+from refsim.blame.examining import examined_without_gpu
 from refsim.errors import RefsimError
 
 SOUND = InProcess("ptxas 13.0.88")

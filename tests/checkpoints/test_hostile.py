@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from refsim.checkpoints.conversion import dequantize_file
-from refsim.checkpoints.listing import listed
+from refsim.checkpoints.tensors import listed
 from refsim.errors import Kind, RefsimError
 from tests.checkpoints.handmade import (
     MAKERS,

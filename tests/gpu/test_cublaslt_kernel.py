@@ -8,7 +8,7 @@ from hypothesis import given
 
 from refsim import device
 from refsim.testing import find_kernels, run_campaign, verdicts
-from refsim.testing.effort import share
+from refsim.testing.strategies import share
 
 FILE = Path(__file__).parents[2] / "conformance/cublaslt/kernels.py"
 (KERNEL,) = find_kernels([FILE])

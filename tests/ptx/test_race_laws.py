@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from refsim.testing.effort import share
 from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.strategies import share
 
 programs = load_kernel_file(Path(__file__).parent / "race_programs.py")
 definition = programs.definition

@@ -18,7 +18,7 @@ from refsim.render import (
     Wording,
     rendered,
 )
-from refsim.render.palette import ALERTING, DARK, FAINT, HOLE, INK, LIGHT, PAPER, fill
+from refsim.render.svg import ALERTING, DARK, FAINT, HOLE, INK, LIGHT, PAPER, fill
 from refsim.sources import PTX
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -143,7 +143,7 @@ def files(*, file: Path, layout: str | None, scan: bool) -> Document:
     \b
       refsim files model.safetensors
     """
-    from refsim.checkpoints.listing import listed
+    from refsim.checkpoints.tensors import listed
 
     place, key = place_and_key(file)
     rows, lines, unread = listed(place, key, layout, scan)

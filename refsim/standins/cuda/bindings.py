@@ -117,6 +117,7 @@ def taken(value: Any, kind: Any = None) -> Any:
 PACKAGE_NAME = "cuda.bindings"
 CONTEXT = 0x51
 """The handle of the only context."""
+_GET_ATTRIBUTE = "cuda.bindings.driver.cuDeviceGetAttribute"
 _INVALID, _FAULT = "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"
 _STATUS = {
     "out-of-memory": "CUDA_ERROR_OUT_OF_MEMORY",
@@ -141,65 +142,17 @@ class DriverCalls(ModuleCalls):
         self.events: dict[int, float] = {}
         self.pinned: dict[int, Any] = {}
 
-    def cuDriverGetVersion(self) -> int:  # noqa: N802
-        return DRIVER_VERSION
-
-    def cuDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
-
-    def cuDeviceGet(self, ordinal: int) -> Any:  # noqa: N802
-        return self.types.CUdevice(int(ordinal))
-
-    def cuDeviceGetName(self, length: int, device: Any) -> bytes:  # noqa: N802
-        return current().device_name.encode()[: int(length)]
-
-    def cuDeviceGetAttribute(self, number: Any, device: Any) -> int:  # noqa: N802
-        return current().attribute(int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
-
-    def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
-        self.contexts.clear()
-
-    def cuDevicePrimaryCtxRetain(self, device: Any) -> Any:  # noqa: N802
-        return self.types.CUcontext(CONTEXT)
-
     def cuCtxCreate(self, *flags_and_device: Any) -> Any:  # noqa: N802
         self.contexts.append(CONTEXT)
         return self.types.CUcontext(CONTEXT)
 
-    def cuCtxDestroy(self, context: Any) -> None:  # noqa: N802
-        self.contexts.pop()
-
-    def cuDeviceTotalMem(self, device: Any) -> int:  # noqa: N802
-        return MEMORY_BYTES
-
-    def cuCtxGetCurrent(self) -> Any:  # noqa: N802
-        return self.types.CUcontext(self.contexts[-1] if self.contexts else 0)
-
-    def cuCtxPushCurrent(self, context: Any) -> None:  # noqa: N802
-        self.contexts.append(int(context))
-
-    def cuCtxPopCurrent(self) -> Any:  # noqa: N802
-        return self.types.CUcontext(self.contexts.pop())
-
     def cuCtxSetCurrent(self, context: Any) -> None:  # noqa: N802
         self.contexts[-1:] = [int(context)]
-
-    def cuCtxGetDevice(self) -> Any:  # noqa: N802
-        return self.types.CUdevice(0)
 
     def cuCtxSynchronize(self) -> None:  # noqa: N802
         """Return at once: every call has completed when it returns, and there is no profile."""
 
     cuProfilerStart = cuProfilerStop = cuCtxSynchronize  # noqa: N815
-
-    def cuMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
-        return current().free_and_total
-
-    def cuMemAlloc(self, size: int) -> Any:  # noqa: N802
-        return self.types.CUdeviceptr(current().memory.allocate(int(size), PACKAGE_NAME))
-
-    def cuMemFree(self, address: Any) -> None:  # noqa: N802
-        current().memory.free(int(address))
 
     def cuMemHostAlloc(self, size: int, flags: int) -> int:  # noqa: N802
         """Return the address of new host memory; mapped memory is refused."""
@@ -209,9 +162,6 @@ class DriverCalls(ModuleCalls):
         self.pinned[ctypes.addressof(room)] = room
         poison_host(host_bytes(ctypes.addressof(room), int(size)))
         return ctypes.addressof(room)
-
-    def cuMemFreeHost(self, address: Any) -> None:  # noqa: N802
-        self.pinned.pop(int(address))
 
     def cuMemHostRegister(self, address: Any, size: int, flags: int) -> None:  # noqa: N802
         """Do nothing, as host memory is never paged out here; mapped memory is refused."""
@@ -253,8 +203,11 @@ class DriverCalls(ModuleCalls):
             raise RefsimError("bad-address", f"{int(address):#x} lies in no allocation")
         return self.types.CUdeviceptr(int(address))
 
-    def cuStreamCreate(self, flags: Any) -> Any:  # noqa: N802
-        return self.types.CUstream(next(self.handles))
+    def cuCtxDestroy(self, context: Any) -> None:  # noqa: N802
+        self.contexts.pop()
+
+    def cuMemFreeHost(self, address: Any) -> None:  # noqa: N802
+        self.pinned.pop(int(address))
 
     def cuStreamSynchronize(self, stream: Any) -> None:  # noqa: N802
         """Return at once: every call has completed when it returns, the context stays, and nothing is ever paged out."""
@@ -265,24 +218,18 @@ class DriverCalls(ModuleCalls):
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: Any) -> None:  # noqa: N802
         """Return at once: every call has completed when it returns."""
 
-    def cuEventCreate(self, flags: Any) -> Any:  # noqa: N802
-        return self.types.CUevent(next(self.handles))
-
     def cuEventDestroy(self, event: Any) -> None:  # noqa: N802
         self.events.pop(int(event), None)
 
     def cuEventRecord(self, event: Any, stream: Any) -> None:  # noqa: N802
         self.events[int(event)] = perf_counter()
 
-    def cuEventElapsedTime(self, start: Any, end: Any) -> float:  # noqa: N802
-        return (self.events[int(end)] - self.events[int(start)]) * 1e3
+    def cuLibraryUnload(self, library: Any) -> None:  # noqa: N802
+        Image.by_handle.pop(int(library), None)
 
     def cuLibraryGetGlobal(self, library: Any, name: bytes) -> tuple[Any, int]:  # noqa: N802
         address, size = Image.by_handle[int(library)].loaded.variable(name.decode())
         return self.types.CUdeviceptr(address), size
-
-    def cuLibraryUnload(self, library: Any) -> None:  # noqa: N802
-        Image.by_handle.pop(int(library), None)
 
     def answered(self, name: str) -> Callable[..., tuple[Any, ...]]:
         """Return a function as cuda.bindings has it: it returns the status, then the results."""
@@ -306,6 +253,31 @@ class DriverCalls(ModuleCalls):
 
         call.__name__ = name
         return call
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "cuCtxGetCurrent": lambda calls: calls.types.CUcontext(calls.contexts[-1] if calls.contexts else 0),
+    "cuCtxGetDevice": lambda calls: calls.types.CUdevice(0),
+    "cuCtxPopCurrent": lambda calls: calls.types.CUcontext(calls.contexts.pop()),
+    "cuCtxPushCurrent": lambda calls, context: calls.contexts.append(int(context)),
+    "cuDeviceGet": lambda calls, ordinal: calls.types.CUdevice(int(ordinal)),
+    "cuDeviceGetAttribute": lambda calls, number, device: current().attribute(int(number), _GET_ATTRIBUTE),
+    "cuDeviceGetCount": lambda calls: 1,
+    "cuDeviceGetName": lambda calls, length, device: current().device_name.encode()[: int(length)],
+    "cuDevicePrimaryCtxReset": lambda calls, device: calls.contexts.clear(),
+    "cuDevicePrimaryCtxRetain": lambda calls, device: calls.types.CUcontext(CONTEXT),
+    "cuDeviceTotalMem": lambda calls, device: MEMORY_BYTES,
+    "cuDriverGetVersion": lambda calls: DRIVER_VERSION,
+    "cuEventCreate": lambda calls, flags: calls.types.CUevent(next(calls.handles)),
+    "cuEventElapsedTime": lambda calls, start, end: (calls.events[int(end)] - calls.events[int(start)]) * 1e3,
+    "cuMemAlloc": lambda calls, size: calls.types.CUdeviceptr(current().memory.allocate(int(size), PACKAGE_NAME)),
+    "cuMemFree": lambda calls, address: current().memory.free(int(address)),
+    "cuMemGetInfo": lambda calls: current().free_and_total,
+    "cuStreamCreate": lambda calls, flags: calls.types.CUstream(next(calls.handles)),
+}
+"""Functions of the driver that one expression answers; they are methods of `DriverCalls`."""
+for _name, _answer in _ANSWERS.items():
+    setattr(DriverCalls, _name, _answer)
 
 
 def take_place(module: ModuleType) -> None:

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.cupy.arrays import kind_of, ndarray
-from refsim.standins.cupy.elementwise import launched
-from refsim.standins.cupy.generated import Seen, c_type, checked, parameters, seen, source_of, type_of, types_of
+from refsim.standins.cupy.elementwise import (
+    Seen,
+    c_type,
+    checked,
+    launched,
+    parameters,
+    seen,
+    source_of,
+    type_of,
+    types_of,
+)
 from refsim.standins.cupy.raw import KernelSource
 from refsim.standins.seams import refusing
 from refsim.standins.session import current

@@ -16,7 +16,7 @@ from refsim.formats import ELEMENTS, ElementType, Format
 from refsim.layouts.banks import BANK_BYTES, BANKS
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
 from refsim.layouts.tiles import K, atom_rows, check_major
-from refsim.render import palette
+from refsim.render.svg import DARK, HUES, LIGHT, SHADES, fill
 
 EXACT_BITS = 53  # JavaScript's integers are exact to here; longer codes are written as text
 
@@ -163,10 +163,7 @@ def tables() -> dict[str, Any]:
     """Return all data of the page: element types, fragments, swizzles, scale layouts, descriptors and colors."""
     return {
         "version": __version__,
-        "palette": {
-            mode: [palette.fill(colour, mode) for colour in range(palette.HUES * palette.SHADES)]
-            for mode in (palette.LIGHT, palette.DARK)
-        },
+        "palette": {mode: [fill(colour, mode) for colour in range(HUES * SHADES)] for mode in (LIGHT, DARK)},
         "elements": element_rows(),
         "fragments": fragment_rows(),
         "memory": memory_rows(),
