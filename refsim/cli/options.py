@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, dataclass_transform, get_args
+from typing import Any, ClassVar, dataclass_transform, get_args
 
 import click
 
@@ -29,7 +29,12 @@ def argument(metavar: str | None = None, **more: Any) -> Any:
 
 @dataclass_transform(frozen_default=True)
 class Options:
-    """A frozen dataclass whose fields are options and arguments, or other Options that stand for all their fields."""
+    """A frozen dataclass whose fields are options and arguments, or other Options that stand for all their fields.
+
+    A help page that has sections shows the options under `heading`.
+    """
+
+    heading: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         for name, kind in cls.__annotations__.items():
@@ -48,20 +53,21 @@ def with_options(function: Command) -> Command:
         """Call the function with an object for the options of each class."""
         return function(**{name: _made(kind, given) for name, kind in asked.items()}, **given)
 
-    taking: Command = run
-    for each in reversed([each for kind in asked.values() for each in _declared(kind)]):
+    taking: Any = run
+    for heading, each in reversed([each for kind in asked.values() for each in _declared(kind)]):
         taking = _decorator(each)(taking)
-    return taking
+        taking.__click_params__[-1].heading = heading
+    return taking  # type: ignore[no-any-return]
 
 
 def _is_options(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Options)
 
 
-def _declared(kind: Any) -> Iterator[Field[Any]]:
-    """Yield the fields that are options, those of a field's own Options in its place."""
+def _declared(kind: Any) -> Iterator[tuple[str, Field[Any]]]:
+    """Yield the headings and fields of options, those of a field's own Options in its place."""
     for each in fields(kind):
-        yield from _declared(each.type) if _is_options(each.type) else (each,)
+        yield from _declared(each.type) if _is_options(each.type) else ((kind.heading, each),)
 
 
 def _made(kind: Any, given: dict[str, Any]) -> Any:

@@ -3,10 +3,8 @@
 A new command adds one line here. The module is imported when the command is used, never for `refsim --help`.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any
 
 import click
 
@@ -117,21 +115,14 @@ class Group(click.Group):
 
 
 class Sectioned(click.Command):
-    """A command whose help lists its options under headings; `sections` maps a heading to names of parameters.
-
-    Options that no section names, such as --as and --help, come last.
-    """
-
-    def __init__(self, *arguments: Any, sections: Mapping[str, Sequence[str]], **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
-        self.sections = sections
+    """A command whose help lists its options under the headings of their Options; those without come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under the headings of `sections`, then the remaining ones."""
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
-        for heading, names in self.sections.items():
+        """Write the options under their headings."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                sections.setdefault(getattr(each, "heading", "") or "Output", []).append(record)
+        for heading, records in sections.items():
             with formatter.section(heading):
-                formatter.write_dl([records.pop(name) for name in names])
-        with formatter.section("Output"):
-            formatter.write_dl([*records.values()])
+                formatter.write_dl(records)

@@ -281,7 +281,7 @@ def test_products_of_integers(refsim, here):
 
 
 def test_packed_integers_of_four_bits(tmp_path):
-    from refsim.cli.integer_operands import integer_words
+    from refsim.cli.operand_files import integer_words
     from refsim.formats import S4, U4
 
     codes = RANDOM.integers(0, 16, (4, 32)).astype(np.uint8)
