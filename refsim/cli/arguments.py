@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,30 +26,15 @@ _VALUE = re.compile(r"[^a-z_].*|[0-9a-f]*|nan|inf(inity)?|[^.]*:.*|.*[./].*", re
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 
-def format_option(*, required: bool = True, arrays: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option -t FORMAT; it takes integers and f64 too where files are read as `arrays`."""
-    note = "Number format, such as e4m3, bf16, f32." if required else "Number format, if the files do not name it."
-    return click.option("-t", "--format", "row", required=required, type=ARRAY_TYPE if arrays else FORMAT, help=note)
-
-
 def format_field(*, arrays: bool = False) -> Any:
-    """Return the field of -t FORMAT for the numbers of files, which may name it themselves."""
+    """Return the field of -t FORMAT; it takes integers and f64 too where files are read as `arrays`."""
     type = ARRAY_TYPE if arrays else FORMAT
     return option("Number format, if the files do not name it.", "-t", "--format", type=type)
 
 
-def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return an option that takes the name of a FILE and passes it as a Path."""
-    return click.option(*names, metavar="FILE", type=click.Path(path_type=Path), help=help, **more)
-
-
-KERNELS_HELP = "Python file with KERNELS (default: [tool.refsim] or bundled)."
-kernels_option = file_option("--kernels", "files", multiple=True, help=KERNELS_HELP)
-
-
 def kernels_field() -> Any:
     """Return the field of --kernels."""
-    return option(KERNELS_HELP, "--kernels")
+    return option("Python file with KERNELS (default: [tool.refsim] or bundled).", "--kernels")
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":
@@ -205,6 +190,13 @@ def load_codes(
     except RefsimError as error:
         error.help = options.get(error.code, error.help)
         raise
+
+
+def require_one_format(a: Path, a_format: "ElementType", b: Path, b_format: "ElementType") -> None:
+    """Raise RefsimError unless two files hold one format."""
+    if a_format != b_format:
+        what = f"{a} holds {a_format}, {b} holds {b_format}"
+        raise RefsimError("format-mismatch", what, help="-t FORMAT where one of them is meant otherwise")
 
 
 def load_named(path: Path, key: str | None = None) -> "Stored | None":

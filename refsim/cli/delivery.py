@@ -40,7 +40,7 @@ def answers(
     Adds --as, -o and --source, renders and writes the document, and after a failure prints the command that repeats
     it. A function with several answers returns an iterator of answers and errors; the last one gives the exit code. A
     dataclass that annotates a parameter adds its options first.
-    `result` is the argument that takes the FILE of -o where its suffix is one of arrays.
+    `result` is the field of `asked` that takes the FILE of -o where its suffix is one of arrays.
     """
     means = f"Write to FILE; its suffix selects the form{', or arrays' if result else ''}."
 
@@ -52,9 +52,9 @@ def answers(
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
         """Call the function and deliver its answers. Return the exit code."""
         if result and output is not None and Path(output).suffix.lower() in (".npy", ".npz", ".safetensors"):
-            if arguments[result] is not None:
-                raise RefsimError("usage", f"-o {output} contradicts {arguments[result]}", help="give one of them")
-            arguments[result], output = Path(output), None
+            if (given := getattr(arguments["asked"], result)) is not None:
+                raise RefsimError("usage", f"-o {output} contradicts {given}", help="give one of them")
+            arguments["asked"], output = replace(arguments["asked"], **{result: Path(output)}), None
         chosen = form or form_of(output)
         if output is not None and output not in STDOUT:
             require_writable(Path(output))

@@ -5,30 +5,31 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli.arguments import place_and_key
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, WEIGHT_LAYOUT, Name
+from refsim.cli.options import Options, argument, option
 from refsim.cli.progress import Countable, reporting, tell
 from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Table, Wording
 
 if TYPE_CHECKING:
-    from refsim.checkpoints.conversion import FileTensor, Report
+    from refsim.checkpoints.conversion import Report
     from refsim.formats import Format
 
 BLOCKS = Name("block format", "refsim.checkpoints.conversion:made_names")
 RECIPE = Name("recipe", "refsim.cli.commands.blocks:recipe_names")
 TENSORS = (
-    Column("tensor", strong=True),
-    Column("shape"),
+    Column("tensor", strong=True, of="key"),
+    Column("shape", of=lambda each: " x ".join(map(str, each.shape))),
     Column("done"),
-    Column("before", unit="B", align="right", drop=2),
-    Column("after", unit="B", align="right", drop=1),
-    Column("why", drop=3),
+    Column("before", unit="B", align="right", drop=2, of="bytes_before"),
+    Column("after", unit="B", align="right", drop=1, of="bytes_after"),
+    Column("why", drop=3, of=lambda each: each.why or None),
 )
 
 
@@ -47,6 +48,11 @@ LISTED = (
 )
 
 
+def layout_field() -> Any:
+    """Return the field of --layout."""
+    return option("Layout of the weights, where names do not tell it.", metavar="NAME", type=WEIGHT_LAYOUT)
+
+
 def recipe_names() -> list[str]:
     """Return the names of recipes, each once: several formats may have a recipe of that name."""
     from refsim.scaling import RECIPES
@@ -54,17 +60,20 @@ def recipe_names() -> list[str]:
     return list(dict.fromkeys(row.name for row in RECIPES))
 
 
+class QuantizeOptions(Options):
+    """The options of `refsim quantize`."""
+
+    row: str = argument("FORMAT", type=BLOCKS)
+    file: Path = argument("FILE")
+    to: Path | None = argument("[TO]")
+    recipe: str | None = option("Quantization recipe (default: rceil; te for nvfp4).", metavar="NAME", type=RECIPE)
+    keys: tuple[str, ...] = option("Only tensors with such names: '*.weight'.", "--key", metavar="PATTERN")
+    overwrite: bool = option("Replace TO.")
+
+
 @click.command()
-@click.argument("row", metavar="FORMAT", type=BLOCKS)
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
-@click.option("--recipe", metavar="NAME", type=RECIPE, help="Quantization recipe (default: rceil; te for nvfp4).")
-@click.option("--key", "keys", metavar="PATTERN", multiple=True, help="Only tensors with such names: '*.weight'.")
-@click.option("--overwrite", is_flag=True, help="Replace TO.")
 @answers
-def quantize(
-    *, row: str, file: Path, to: Path | None, recipe: str | None, keys: tuple[str, ...], overwrite: bool
-) -> Document:
+def quantize(asked: QuantizeOptions) -> Document:
     """Quantize the matrices of a safetensors FILE to a block FORMAT (mxfp8, mxfp6_e2m3, mxfp4, nvfp4, ...) and write TO.
 
     A tensor w becomes its codes w and its scales w.scales; nvfp4 adds w.tensor_scale. Other tensors are copied. TO is FILE
@@ -79,24 +88,27 @@ def quantize(
     """
     from refsim.checkpoints.conversion import quantize_file
 
-    place = _place(file, to, row)
+    file, place = asked.file, _place(asked.file, asked.to, asked.row)
     with reporting(sys.stderr) as live:
-        report = _report(live, "quantizing")
-        told = quantize_file(file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=report)
-    return Document((_table(told),), f"{row} to {place}")
+        report, keys, recipe = _report(live, "quantizing"), asked.keys, asked.recipe
+        told = quantize_file(file, place, asked.row, recipe=recipe, keys=keys, overwrite=asked.overwrite, report=report)
+    return Document((Table.of(TENSORS, told, key="tensors"),), f"{asked.row} to {place}")
+
+
+class DequantizeOptions(Options):
+    """The options of `refsim dequantize`."""
+
+    file: Path = argument("FILE[:KEY]")
+    to: Path | None = argument("[TO]")
+    row: "Format" = option("f32 (default), bf16 or f16.", "--to", "-t", metavar="FORMAT", type=FORMAT, default="f32")
+    layout: str | None = layout_field()
+    keys: tuple[str, ...] = option("Only weights with such names: '*.weight'.", "--key", metavar="PATTERN")
+    overwrite: bool = option("Replace TO.")
 
 
 @click.command()
-@click.argument("file", metavar="FILE[:KEY]", type=click.Path(path_type=Path))
-@click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
-@click.option("--to", "-t", "row", metavar="FORMAT", type=FORMAT, default="f32", help="f32 (default), bf16 or f16.")
-@click.option("--layout", metavar="NAME", type=WEIGHT_LAYOUT, help="Layout of the weights, where names do not tell it.")
-@click.option("--key", "keys", metavar="PATTERN", multiple=True, help="Only weights with such names: '*.weight'.")
-@click.option("--overwrite", is_flag=True, help="Replace TO.")
 @partial(answers, result="to")
-def dequantize(
-    *, file: Path, to: Path | None, row: "Format", layout: str | None, keys: tuple[str, ...], overwrite: bool
-) -> Document:
+def dequantize(asked: DequantizeOptions) -> Document:
     """Write the values of the quantized weights in FILE, each rounded once.
 
     FILE is a safetensors or GGUF file, a folder of them, or a model.safetensors.index.json. Names, types and shapes of its
@@ -111,31 +123,38 @@ def dequantize(
     """
     from refsim.checkpoints.conversion import dequantize_file
 
-    file, key = place_and_key(file)
-    wanted = keys if key is None else (key, *keys)
-    place = to or file.with_name(f"{file.stem if file.suffix else file.name}.{row}.safetensors")
+    file, key = place_and_key(asked.file)
+    wanted = asked.keys if key is None else (key, *asked.keys)
+    place = asked.to or file.with_name(f"{file.stem if file.suffix else file.name}.{asked.row}.safetensors")
     if place.suffix.lower() not in OUTPUTS:
         raise RefsimError(
             "unknown-suffix", f"{str(place)!r} is no file of arrays", "TO", help=f"one of {', '.join(OUTPUTS)}"
         )
     _require_other(file, place)
     with reporting(sys.stderr) as live:
-        report = _report(live, "dequantizing")
-        told = dequantize_file(file, place, row, layout=layout, keys=wanted, overwrite=overwrite, report=report)
+        report, layout = _report(live, "dequantizing"), asked.layout
+        told = dequantize_file(
+            file, place, asked.row, layout=layout, keys=wanted, overwrite=asked.overwrite, report=report
+        )
     layouts = Counter(each.why for each in told if each.done == "dequantized")
     lines = tuple(f"layout {why} ({counted(count, 'weight')})" for why, count in layouts.most_common(MOST_LINES))
     if len(layouts) > MOST_LINES:
         lines = (*lines, f"and {len(layouts) - MOST_LINES} more, which the table shows")
     said = Wording(lines, {"layouts": dict(layouts)}, is_beside=True)
-    return Document((said, _table(told)), f"{row} to {place}")
+    return Document((said, Table.of(TENSORS, told, key="tensors")), f"{asked.row} to {place}")
+
+
+class FilesOptions(Options):
+    """The options of `refsim files`."""
+
+    file: Path = argument("FILE[:KEY]")
+    layout: str | None = layout_field()
+    scan: bool = option("Read all numbers, also of tensors beyond 64 MiB in all.")
 
 
 @click.command()
-@click.argument("file", metavar="FILE[:KEY]", type=click.Path(path_type=Path))
-@click.option("--layout", metavar="NAME", type=WEIGHT_LAYOUT, help="Layout of the weights, where names do not tell it.")
-@click.option("--scan", is_flag=True, help="Read all numbers, also of tensors beyond 64 MiB in all.")
 @answers
-def files(*, file: Path, layout: str | None, scan: bool) -> Document:
+def files(asked: FilesOptions) -> Document:
     """List the tensors of a checkpoint: type, shape, layout, range of the scales, NaN and codes that the type lacks.
 
     FILE is a safetensors or GGUF file, a folder of them, or an index.json. Numbers of the first 64 MiB are read.
@@ -145,8 +164,8 @@ def files(*, file: Path, layout: str | None, scan: bool) -> Document:
     """
     from refsim.checkpoints.tensors import listed
 
-    place, key = place_and_key(file)
-    rows, lines, unread = listed(place, key, layout, scan)
+    place, key = place_and_key(asked.file)
+    rows, lines, unread = listed(place, key, asked.layout, asked.scan)
     if unread:
         lines = (*lines, f"numbers of {counted(unread, 'tensor')} are not read: --scan reads them")
     said = Wording(lines, {"unread": unread}, is_beside=True)
@@ -172,11 +191,3 @@ def _require_other(file: Path, place: Path) -> None:
 
 def _report(live: Callable[[Countable], None] | None, phase: str) -> "Report":
     return lambda key, done, planned: tell(live, key, phase, done, planned)
-
-
-def _table(told: "list[FileTensor]") -> Table:
-    rows = tuple(
-        (each.key, " x ".join(map(str, each.shape)), each.done, each.bytes_before, each.bytes_after, each.why or None)
-        for each in told
-    )
-    return Table(TENSORS, rows, key="tensors")

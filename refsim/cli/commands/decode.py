@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import codes_in, format_option, leading_format, missing_format
+from refsim.cli.arguments import codes_in, format_field, leading_format, missing_format
 from refsim.cli.delivery import answers
+from refsim.cli.options import Options, argument
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
@@ -26,11 +27,16 @@ COLUMNS = (
 )
 
 
+class DecodeOptions(Options):
+    """The options of `refsim decode`."""
+
+    row: "Format | None" = format_field()
+    codes: tuple[str, ...] = argument("[FORMAT] CODE...|-|FILE", required=True)
+
+
 @click.command()
-@format_option(required=False)
-@click.argument("codes", nargs=-1, required=True, metavar="[FORMAT] CODE...|-|FILE")
 @answers
-def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
+def command(asked: DecodeOptions) -> Document:
     """Decode CODEs of a format: fields, exact value, class, neighbors, and the interval of reals that round to the code.
 
     A code is hexadecimal (0x7e), binary (0b01111110) or decimal (126). The word - reads codes from standard input. A FILE
@@ -44,7 +50,7 @@ def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
     """
     from refsim.cli.answers.anatomy import anatomy
 
-    row, codes = leading_format(codes, row)
+    row, codes = leading_format(asked.codes, asked.row)
     if row is None:
         raise missing_format(*codes)
     if not codes:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import format_option, require_few
+from refsim.cli.arguments import format_field, require_few
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
@@ -73,20 +73,19 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
     return Answer(document, FAILED if explained.problems else AGREED)
 
 
+class DescEncodeOptions(Options):
+    """The options of `refsim desc encode`."""
+
+    kind: "Descriptor | TensorMapForm" = argument("KIND", type=KIND)
+    fields: tuple[str, ...] = argument("FIELD=VALUE...")
+    tile: tuple[int, int] | None = option("Compute the byte offsets of an operand tile.", type=ShapeParam("MNxK"))
+    row: "Format | None" = format_field()
+    major: "Major" = option("Contiguous dimension of the tile.", metavar="K|MN", default="K")
+
+
 @command.command()
-@_kind
-@click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
-@click.option("--tile", metavar="MNxK", type=ShapeParam(), help="Compute the byte offsets of an operand tile.")
-@format_option(required=False)
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile.")
 @answers
-def encode(
-    kind: "Descriptor | TensorMapForm",
-    fields: tuple[str, ...],
-    tile: tuple[int, int] | None,
-    row: "Format | None",
-    major: "Major",
-) -> Document:
+def encode(asked: DescEncodeOptions) -> Document:
     """Build a descriptor from its fields.
 
     A field that you leave out takes its default. Sizes and addresses are bytes. With --tile and -t, the leading and the stride
@@ -104,31 +103,30 @@ def encode(
     """
     from refsim.layouts.descriptors import TensorMapForm
 
+    kind, tile, given = asked.kind, asked.tile, _arguments(asked.fields)
     if isinstance(kind, TensorMapForm):
         if tile is not None:
             raise RefsimError("usage", "--tile is for descriptors of shared memory", help="give dims= and box=")
-        encoded = kind.encode(**_arguments(fields))
+        encoded = kind.encode(**given)
         record = Record(tuple(Entry(name, value) for name, value in encoded.items()))
         return Document((record,), "tensormap", (kind.source,))
-    word = kind.encode(**_arguments(fields)) if tile is None else _of_tile(kind, _arguments(fields), tile, row, major)
+    word = kind.encode(**given) if tile is None else _of_tile(kind, given, tile, asked)
     spelled = str(Bits(word, kind.bits))
     facts = {"word": spelled, "fields": kind.decode(word)}
     lines = [] if tile is None else [f"{name} = {value}" for name, value in kind.decode(word).items() if "byte" in name]
     return Document((Wording((spelled, *lines), facts),), kind.kind, (kind.source,))
 
 
-def _of_tile(
-    kind: "Descriptor", given: dict[str, Any], shape: tuple[int, int], row: "Format | None", major: "Major"
-) -> int:
+def _of_tile(kind: "Descriptor", given: dict[str, Any], shape: tuple[int, int], asked: DescEncodeOptions) -> int:
     """Return the descriptor of an operand tile; `given` holds its address, swizzle and first element."""
     from refsim.layouts import operand_descriptor, tile
 
-    if row is None:
+    if (row := asked.row) is None:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'-t'", param_type="option")
     bits, of_tiles = row.bits + row.padding_bits, "tiles hold elements of 8, 16 or 32 bits"
     if bits % 8:
         raise RefsimError("bad-dtype", f"{row} has elements of {bits} bits", "--format", of_tiles)
-    made = tile(major, given.pop("swizzle", "none"), bits // 8, shape)
+    made = tile(asked.major, given.pop("swizzle", "none"), bits // 8, shape)
     start, mn, k = (given.pop(name, 0) for name in ("start_address", "mn", "k"))
     for name in given:
         raise RefsimError("bad-value", f"{name} with --tile", rule="start_address, swizzle, mn and k go with --tile")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.answers.anatomy import as_bits
-from refsim.cli.arguments import file_option, load_codes
+from refsim.cli.arguments import load_codes
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.names import Name
+from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError, counted
 from refsim.render import Bits, Column, Document, Table, Wording, number
 from refsim.scaling.blocks import Blocks, quantize
@@ -130,20 +131,22 @@ class Subject(Name):
         return block or super().convert(value, param, ctx)
 
 
+POLICY = Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
+
+
+class DiffPolicyOptions(Options):
+    """The options of `refsim diffpolicy`."""
+
+    row: "Format | BlockFormat | None" = argument("[FORMAT", type=Subject())
+    policy: str | None = argument("A", type=POLICY)
+    other: str | None = argument("B]", type=POLICY)
+    file: Path | None = option("Tensor on which two recipes of a block format are compared.", "--on")
+    key: str | None = option("Name of the tensor, if the file holds several.")
+
+
 @click.command()
-@click.argument("row", metavar="[FORMAT", required=False, type=Subject())
-@click.argument(
-    "policy", metavar="A", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
-)
-@click.argument(
-    "other", metavar="B]", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
-)
-@file_option("--on", "file", help="Tensor on which two recipes of a block format are compared.")
-@click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
 @answers
-def command(
-    row: "Format | BlockFormat | None", policy: str | None, other: str | None, file: Path | None, key: str | None
-) -> Document | Answer:
+def command(asked: DiffPolicyOptions) -> Document | Answer:
     """Show the float32 inputs that policies A and B convert to different codes of FORMAT. List all policies without arguments.
 
     For a narrow format, 196608 float32 patterns decide everything. The table counts, for each class of inputs, how many of
@@ -158,13 +161,14 @@ def command(
       refsim diffpolicy nvfp4 te torchao \\
           --on weights.safetensors --key layer.0.weight
     """
+    row, policy, other = asked.row, asked.policy, asked.other
     if row is None:
         return _all_policies()
     from refsim.scaling import BlockFormat
 
     if isinstance(row, BlockFormat):
-        return _recipes(row, policy, other, file, key)
-    if file is not None or key is not None:
+        return _recipes(row, asked)
+    if asked.file is not None or asked.key is not None:
         raise RefsimError("usage", "--on and --key are for block formats", where=f"refsim diffpolicy {row}")
     if policy is None or other is None:
         what, help = "give two policies to compare", f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}"
@@ -198,22 +202,22 @@ def command(
     return Answer(Document((table,), title), FAILED)
 
 
-def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Path | None, key: str | None) -> Answer:
+def _recipes(row: "BlockFormat", asked: DiffPolicyOptions) -> Answer:
     """Return the comparison of two recipes on a tensor. Raises RefsimError where a recipe or the tensor is missing."""
     from refsim.scaling import recipe_named, recipes_of
 
     where = f"refsim diffpolicy {row}"
-    if recipe is None or other is None:
+    if asked.policy is None or asked.other is None:
         names = ", ".join(each.name for each in recipes_of(row))
         raise RefsimError(
             "missing-argument", "give two recipes to compare", where=where, help=f"recipes of {row}: {names}"
         )
-    pair = recipe_named(recipe, row), recipe_named(other, row)
-    if file is None:
+    pair = recipe_named(asked.policy, row), recipe_named(asked.other, row)
+    if asked.file is None:
         what = "give the tensor on which the recipes are compared"
         raise RefsimError("missing-argument", what, where=where, help="--on FILE, a tensor of bf16, f16 or f32")
 
-    return differing(load_codes(file, None, key), row, *pair)
+    return differing(load_codes(asked.file, None, asked.key), row, *pair)
 
 
 def _all_policies() -> Document:

@@ -12,7 +12,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from refsim.cli import operand_files
-from refsim.cli.arguments import ARRAY_SUFFIXES, format_field, kernels_field, names_array
+from refsim.cli.arguments import ARRAY_SUFFIXES, format_field, kernels_field, names_array, require_one_format
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
 from refsim.cli.names import TARGET
@@ -237,9 +237,7 @@ def _of_files(asked: ExplainDiffOptions, question: Inquiry, given: dict[str, Any
     other = None
     if second is not None:
         other, own = load(second, of_second)
-        if own != format:
-            what = f"{first} holds {format}, {second} holds {own}"
-            raise RefsimError("format-mismatch", what, help="-t FORMAT where one of them is meant otherwise")
+        require_one_format(first, format, second, own)
     elif question is OUTPUTS:
         raise RefsimError("usage", "two outputs are compared, and one is given", help=ALONE)
     with reporting(sys.stderr) as report:

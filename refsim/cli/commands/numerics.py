@@ -7,6 +7,7 @@ import click
 
 from refsim.cli.delivery import answers
 from refsim.cli.names import TARGET, UNIT, Name
+from refsim.cli.options import Options, option
 from refsim.cli.registry import Group
 from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Table
@@ -26,6 +27,7 @@ def _joined(formats: "Iterable[ElementType]") -> str:
     return "|".join(format.name for format in formats)
 
 
+OPERAND_TYPE = Name("operand type", "refsim.cli.products:operand_types", metavar="FORMAT")
 ROWS = (
     Column("target", strong=True),
     Column("unit", strong=True),
@@ -56,18 +58,18 @@ BITS_COLUMNS = (
 )
 
 
-def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
-    """Add --target, --unit and -t."""
-    function = click.option(
-        "-t",
-        "--format",
-        "type_",
-        metavar="FORMAT",
-        type=Name("operand type", "refsim.cli.products:operand_types"),
-        help="Only operands of this format.",
-    )(function)
-    function = click.option("--unit", type=UNIT, help="Only this unit.")(function)
-    return click.option("--target", type=TARGET, help="Only this architecture.")(function)
+class Filters(Options):
+    """The entries to show."""
+
+    target: str | None = option("Only this architecture.", type=TARGET)
+    unit: str | None = option("Only this unit.", type=UNIT)
+    type: str | None = option("Only operands of this format.", "-t", "--format", type=OPERAND_TYPE)
+
+
+class ListOptions(Filters):
+    """The options of `refsim numerics list`."""
+
+    sparse: bool = option("List products with a sparse A.")
 
 
 @click.group(cls=Group)
@@ -76,10 +78,8 @@ def command() -> None:
 
 
 @command.command("list")
-@_filters
-@click.option("--sparse", is_flag=True, help="List products with a sparse A.")
 @answers
-def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse: bool) -> Document:
+def list_rows(asked: ListOptions) -> Document:
     """List the arithmetic of every instruction, and its evidence.
 
     A step takes L products and C, aligns them to their largest exponent E, and cuts the bits below 2^(E - F).
@@ -104,15 +104,14 @@ def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse
     """
     from refsim.numerics.sparse import sparse_rows
 
-    chosen = _chosen(target, unit, type_)
-    table = Table.of(ROWS, sparse_rows(chosen) if sparse else chosen)
+    chosen = _chosen(asked)
+    table = Table.of(ROWS, sparse_rows(chosen) if asked.sparse else chosen)
     return Document((table,), "the arithmetic of tensor cores", hints=(counted(len(table.rows), "row"),))
 
 
 @command.command("bits")
-@_filters
 @answers
-def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
+def bits(asked: Filters) -> Document:
     """Show how many bits each accumulator keeps.
 
     A step keeps the leading bit and the F bits after it, counted from the largest exponent of the products and C. Lower
@@ -126,7 +125,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
     from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
 
     groups: dict[tuple[Cell, ...], list[Profile]] = {}
-    for row in _chosen(target, unit, type_):
+    for row in _chosen(asked):
         known = row.unit, row.d_format.name, kept_bits(row), result_bits(row)
         key = *known, row.length, where_c_enters(row), row.evidence.level.word
         groups.setdefault(key, []).append(row)
@@ -139,18 +138,19 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
     return Document((Table(BITS_COLUMNS, tuple(rows), key="accumulators"),), "how many bits an accumulator keeps")
 
 
-def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
+def _chosen(asked: Filters) -> "list[Profile]":
     """Return the entries that match the filters. Raises RefsimError with the known names where none matches."""
     from refsim.cli.product_options import known, type_name
     from refsim.cli.products import operand_types, targets, units
     from refsim.formats import element_named
     from refsim.numerics.profiles import chip, rows_of
 
+    target, unit = asked.target, asked.unit
     if target is not None:
         known(target, targets(), "target", chip)
     if unit is not None:
         known(unit, units(), "unit")
-    name = None if type_ is None else type_name(type_, operand_types(), "operand type")
+    name = None if asked.type is None else type_name(asked.type, operand_types(), "operand type")
     rows, type = rows_of(target, unit), None if name is None else element_named(name)
     found = [row for row in rows if type is None or type in (*row.a_formats, *row.b_formats)]
     if not found:

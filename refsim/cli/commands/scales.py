@@ -10,7 +10,6 @@ import click
 from refsim.cli.arguments import (
     ARRAY_SUFFIXES,
     format_field,
-    format_option,
     load_codes,
     refuse_options,
     require_few,
@@ -184,16 +183,40 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
         raise
 
 
+class ScaleFile(Options):
+    """The files of a conversion of scales."""
+
+    words: tuple[str, ...] = argument("[NAME] FILE [TO]", required=True)
+    row: "Format | None" = format_field()
+    key: str | None = option("Name of the tensor, if a file holds several.")
+
+    def places(self, done: str) -> "tuple[ScaleLayout, Path, Path]":
+        """Return the layout, the input and the output. The first of two words is a layout unless it names a file."""
+        from refsim.layouts.scales import scale_layout
+
+        words = self.words
+        named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))
+        layout = scale_layout(words[0] if named else USUAL)
+        file, *rest = words[named:]
+        if len(rest) > 1:
+            where, what = click.get_current_context().command_path, f"{counted(len(words), 'argument')} given"
+            raise RefsimError("usage", what, where, help=f"{where} [NAME] FILE [TO]")
+        path = Path(file)
+        if not path.name:
+            raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")
+        return layout, path, Path(rest[0]) if rest else path.with_suffix(f".{done}{path.suffix}")
+
+
+class ShuffleOptions(ScaleFile):
+    """The options of `refsim scales shuffle`."""
+
+    shape: tuple[int, int] | None = option("Matrix of scales (default: one tile).", type=ShapeParam("ROWSxBLOCKS"))
+    fill: str | None = option("Code of the padding (default: 0); 0xff is a NaN in e8m0.", metavar="CODE")
+
+
 @command.command()
-@click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
-@format_option(required=False)
-@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
-@_shape
-@click.option("--fill", metavar="CODE", help="Code of the padding (default: 0); 0xff is a NaN in e8m0.")
 @answers
-def shuffle(
-    *, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int] | None, fill: str | None
-) -> Document:
+def shuffle(asked: ShuffleOptions) -> Document:
     """Write scales in the order that hardware reads.
 
     FILE holds rows x blocks. NAME is a scale layout, nvidia_128x4 by default. TO is FILE with .shuffled before its suffix
@@ -206,26 +229,26 @@ def shuffle(
     """
     from refsim.cli.arguments import parse_code
 
-    layout, file, to = _places(words, "shuffled")
-    stored = load_codes(file, row, key)
-    matrix = stored.codes if shape is None else _shaped(stored, shape, file)
+    layout, file, _ = places = asked.places("shuffled")
+    stored = load_codes(file, asked.row, asked.key)
+    matrix = stored.codes if asked.shape is None else _shaped(stored, asked.shape, file)
     if matrix.ndim != 2:
         raise RefsimError(
             "bad-shape", f"scales are rows x blocks; {file} has shape {matrix.shape}", help="give --shape"
         )
-    packed = layout.shuffle(matrix, fill=0 if fill is None else parse_code(fill, stored.format))
-    return _written("shuffled", (layout, file, to), packed, stored.format, matrix.shape, packed.size - matrix.size)
+    packed = layout.shuffle(matrix, fill=0 if asked.fill is None else parse_code(asked.fill, stored.format))
+    return _written("shuffled", places, packed, stored.format, matrix.shape, packed.size - matrix.size)
+
+
+class UnshuffleOptions(ScaleFile):
+    """The options of `refsim scales unshuffle`."""
+
+    shape: tuple[int, int] = option("Matrix of scales, without padding.", type=ShapeParam("ROWSxBLOCKS"), required=True)
 
 
 @command.command()
-@click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
-@format_option(required=False)
-@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
-@click.option(
-    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), required=True, help="Matrix of scales, without padding."
-)
 @answers
-def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int]) -> Document:
+def unshuffle(asked: UnshuffleOptions) -> Document:
     """Write shuffled scales as rows x blocks, without padding.
 
     NAME is a scale layout, nvidia_128x4 by default. TO is FILE with .unshuffled before its suffix by default.
@@ -237,11 +260,11 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
     """
     from refsim.cli.answers.dumps import unshuffled
 
-    layout, file, to = _places(words, "unshuffled")
-    stored = load_codes(file, row, key)
-    matrix = unshuffled(layout, stored, shape, file)
+    layout, file, _ = places = asked.places("unshuffled")
+    stored = load_codes(file, asked.row, asked.key)
+    matrix = unshuffled(layout, stored, asked.shape, file)
     pads = stored.codes.size - matrix.size
-    return _written("unshuffled", (layout, file, to), matrix, stored.format, shape, pads)
+    return _written("unshuffled", places, matrix, stored.format, asked.shape, pads)
 
 
 class ScalesCheckOptions(Options):
@@ -286,17 +309,20 @@ def check(asked: ScalesCheckOptions) -> "Document | Answer":
     return checked(stored, shape, tensor)
 
 
+class ScalesQuantizeOptions(Options):
+    """The options of `refsim scales quantize`."""
+
+    row: "Format | None" = format_field()
+    group: int = option("Neighbors that share a scale.", type=Whole(1), default=128)
+    scale: "ScaleKind" = option("f32, f32_power or e8m0.", metavar="KIND", type=SCALE_KIND, default="f32")
+    divide: bool = option("Compute fl(x / s) instead of fl(x * fl(1 / s)).")
+    ignore_nan: bool = option("Ignore NaN in the maximum of a group.")
+    values: tuple[str, ...] = argument("VALUE...|-", required=True)
+
+
 @command.command(context_settings={"ignore_unknown_options": True})
-@format_option(required=False)
-@click.option("--group", type=Whole(1), default=128, help="Neighbors that share a scale.")
-@click.option("--scale", metavar="KIND", type=SCALE_KIND, default="f32", help="f32, f32_power or e8m0.")
-@click.option("--divide", is_flag=True, help="Compute fl(x / s) instead of fl(x * fl(1 / s)).")
-@click.option("--ignore-nan", is_flag=True, help="Ignore NaN in the maximum of a group.")
-@click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
 @answers
-def quantize(
-    *, row: "Format | None", group: int, scale: "ScaleKind", divide: bool, ignore_nan: bool, values: tuple[str, ...]
-) -> Document:
+def quantize(asked: ScalesQuantizeOptions) -> Document:
     """Quantize one row of VALUEs in groups.
 
     The answer shows the codes (e4m3 by default) and the scale of each group. `refsim encode --help` explains how a VALUE is
@@ -307,29 +333,27 @@ def quantize(
       refsim scales quantize 13 2.4375 --divide
     """
     from refsim.cli.values import parse_value
-    from refsim.formats import E4M3
 
-    words = list(words_in(values))
+    words = list(words_in(asked.values))
     require_few(len(words), "refsim.scaling.quantize in Python takes arrays of any size")
     refuse_options(words)
-    parsed = [parse_value(word) for word in words]
-    quotient: Quotient = "divide" if divide else "reciprocal"
-    return _quantized(parsed, row or E4M3, group, scale, quotient, "ignored" if ignore_nan else "spreads")
+    return _quantized([parse_value(word) for word in words], asked)
 
 
-def _quantized(
-    values: "list[Value]", row: "Format", width: int, kind: "ScaleKind", quotient: "Quotient", nan: "NanRule"
-) -> Document:
+def _quantized(values: "list[Value]", asked: ScalesQuantizeOptions) -> Document:
     """Return every group with its scale, then every value with its code and the float32 product of code and scale."""
     import numpy as np
 
     from refsim.cli.answers.anatomy import anatomy, as_bits, exact_value
     from refsim.cli.values import to_double
     from refsim.conversions import encode
-    from refsim.formats import F32
+    from refsim.formats import E4M3, F32
     from refsim.scaling import dequantize
     from refsim.scaling import quantize as by_groups
 
+    row, width, kind = asked.row or E4M3, asked.group, asked.scale
+    nan: NanRule = "ignored" if asked.ignore_nan else "spreads"
+    quotient: Quotient = "divide" if asked.divide else "reciprocal"
     patterns = encode([to_double(value) for value in values], F32).reshape(1, -1)
     made = by_groups(patterns, F32, group=(1, width), to=row, scale=kind, quotient=quotient, nan=nan)
     back = dequantize(made.codes, made.scales, row, group=(1, width))[0]
@@ -352,22 +376,6 @@ def _quantized(
         Table(QUANTIZED_VALUES, tuple(elements), key="values"),
     )
     return Document(tables, f"{row} in groups of {width}", (kind.source,))
-
-
-def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path]":
-    """Return the layout, the input and the output file. The first of two words is a layout unless it names a file."""
-    from refsim.layouts.scales import scale_layout
-
-    named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))
-    layout = scale_layout(words[0] if named else USUAL)
-    file, *rest = words[named:]
-    if len(rest) > 1:
-        where = click.get_current_context().command_path
-        raise RefsimError("usage", f"{counted(len(words), 'argument')} given", where, help=f"{where} [NAME] FILE [TO]")
-    path = Path(file)
-    if not path.name:
-        raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")
-    return layout, path, Path(rest[0]) if rest else path.with_suffix(f".{done}{path.suffix}")
 
 
 def _is_file(word: str) -> bool:
