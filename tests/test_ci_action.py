@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from refsim.cli.answers.scaffold import kernel_files
+from refsim.cli.commands.new import kernel_files
 
 ROOT = Path(__file__).parents[1]
 ACTION, WORKFLOW = ROOT / "docs/ci/action.yml", ROOT / "docs/ci/workflow.yml"

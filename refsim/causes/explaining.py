@@ -10,18 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.apart import told_apart
-from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
-from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.judged import judged_rows
-from refsim.causes.operands import ProductOperands
+from refsim.causes.operands import IntegerOperands, ProductOperands, WeightOperands, integer_codes
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
-from refsim.causes.row_operands import RowOperands
+from refsim.causes.row_operands import AttentionOperands, RowOperands
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.shapes import shapes_of
 from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
-from refsim.causes.weight_operands import WeightOperands
 from refsim.computations.block_scaled import BlockScaledProduct
 from refsim.computations.engine import Computation
 from refsim.computations.grouped import GroupedProduct

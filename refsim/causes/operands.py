@@ -1,4 +1,4 @@
-"""The operands of a product as a user has them: codes, scales, C, and the instruction."""
+"""The operands of a product as a user has them: floats, integers or narrow weights, with scales and the instruction."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,10 +9,28 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.computations.accumulating import Adder, Floats, adders
 from refsim.computations.block_scaled import BlockScaledProduct, usual_adder
 from refsim.computations.grouped import GroupedProduct
+from refsim.computations.integer_products import IntegerProduct, Whole
 from refsim.computations.products import PlainProduct
-from refsim.computations.ways import Family
+from refsim.computations.ways import Codes, Family
+from refsim.computations.weights import WeightProduct
+from refsim.conversions import decode
+from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, ElementType, Format, format_named
+from refsim.formats import (
+    F16,
+    F32,
+    S4,
+    S8,
+    S32,
+    U4,
+    U8,
+    ElementType,
+    Format,
+    Integer,
+    element_named,
+    float_named,
+    format_named,
+)
 from refsim.integers import array_of, is_whole
 from refsim.numerics.calls import codes_and_format
 from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
@@ -21,6 +39,17 @@ from refsim.oracles.block_scaled import ScaleForm, side
 from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import (
+    codes_with_format,
+    disagreeing,
+    format_held,
+    held_codes,
+    integer_held,
+    integers,
+    is_typed,
+    native,
+    words,
+)
 
 Operands = Any
 """A `ProductOperands`; its module imports this one."""
@@ -258,3 +287,221 @@ def _rows_of_c(c: ArrayLike, batches: int) -> Any:
     if held.ndim != 3 or len(held) != batches:
         raise RefsimError("bad-shape", f"c has shape {held.shape}", rule=f"({batches}, M, N)")
     return held.reshape(-1, held.shape[2])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IntegerOperands(FieldsCard):
+    """The operands of D = (A - za)(B - zb)^T + C over integers, from which outputs are recomputed.
+
+    `a` (M, K), `b` (N, K): int8, uint8, int4 and uint4 of ml_dtypes, or codes, one a byte, with `a_format` and
+    `b_format` "s8", "u8", "s4" or "u4". `c` (M, N) or (N,): int32. `a_zero`, `b_zero`: a number, or one for each row.
+    Without scales the sum is D: s32, or f32, bf16 or f16. With `a_scale` and `b_scale`, float32, a number or one for
+    each row, D is the sum times the scales; in s8 or u8 it is rounded, `d_zero` is added, and it saturates.
+    IntegerOperands(a=a, b=b) of int8 is what a tensor core returns in s32.
+    """
+
+    a: ArrayLike
+    b: ArrayLike
+    a_format: str | Integer | None = None
+    b_format: str | Integer | None = None
+    c: ArrayLike | None = None
+    a_zero: ArrayLike = 0
+    b_zero: ArrayLike = 0
+    d_zero: int = 0
+    a_scale: ArrayLike | None = None
+    b_scale: ArrayLike | None = None
+
+    def explained(self, shape: tuple[int, ...], format: ElementType) -> Any:
+        """Return the product whose output has that shape and type. Raises RefsimError for operands that do not fit."""
+        a, left = _integer_matrix("a", self.a, self.a_format)
+        knows = integer_held(array_of("b", self.b).dtype) is not None
+        b, right = _integer_matrix("b", self.b, self.b_format or (None if knows else self.a_format))
+        if a.shape[1] != b.shape[1]:
+            raise RefsimError("bad-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
+        if shape != (len(a), len(b)):
+            what = f"the output has shape {shape}, the product {(len(a), len(b))}"
+            raise RefsimError("bad-shape", what)
+        zeros = _zeros("a_zero", self.a_zero, len(a)), _zeros("b_zero", self.b_zero, len(b))
+        scales = None
+        if self.a_scale is not None or self.b_scale is not None:
+            scales = _scales("a_scale", self.a_scale, len(a)), _scales("b_scale", self.b_scale, len(b))
+        elif isinstance(format, Integer) and format is not S32:
+            raise RefsimError("usage", f"an output of {format} without scales", help="a_scale=, b_scale=")
+        if scales is not None and format is S32:
+            raise RefsimError("usage", "scales of an output in s32", help="the sum is not scaled")
+        c = None if self.c is None else _c(self.c, shape)
+        return IntegerProduct(a, b, (left, right), c, (*zeros, int(self.d_zero)), scales, format)
+
+
+def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], Integer] | None:
+    """Return codes of integers with their type, from `format` or the dtype; None where they are floats.
+
+    int8 is s8, int32 is s32, int4 and uint4 of ml_dtypes are s4 and u4; uint8 needs a format, as all codes do.
+    """
+    given = native(array_of(name, array))
+    row = None if format is None else element_named(format)
+    if is_typed(given.dtype):
+        own = integer_held(given.dtype)
+        if (own is not None or isinstance(row, Integer)) and row not in (None, own):
+            raise disagreeing(given.dtype, row, name)
+        return None if own is None else (words(given), own)
+    if isinstance(row, Format) or (row is None and given.dtype.kind != "i"):
+        return None
+    if row is None:
+        row = next((each for each in (S32, *_TYPES) if each.array_dtype == given.dtype), None)
+        if row is None:
+            raise RefsimError("bad-dtype", f"{name} holds {given.dtype}", rule="int8 or int32, or codes with a format")
+    if given.dtype.kind not in "iu" or given.dtype.itemsize != row.code_dtype.itemsize:
+        raise RefsimError("bad-dtype", f"{name} holds {given.dtype}, codes of {row} are {row.code_dtype}")
+    return np.ascontiguousarray(given).view(row.code_dtype).reshape(given.shape), row
+
+
+_TYPES = S8, U8, S4, U4
+
+
+def _integer_matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[NDArray[Any], Integer]:
+    """Return an operand (rows, K) as codes of 4 or 8 bits, with their type."""
+    array = array_of(name, given)
+    if format is None and array.dtype == np.uint8:
+        format = U8
+    found = integer_codes(name, array, format)
+    if found is None or found[1] not in _TYPES:
+        rule = f"int8, uint8, or codes of {', '.join(map(str, _TYPES))}"
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}, of {format}", rule=rule)
+    codes, row = found
+    if codes.ndim != 2 or 0 in codes.shape:
+        raise RefsimError("bad-shape", f"{name} has shape {codes.shape}", rule="(rows, K), neither of them empty")
+    return narrow_codes(name, codes, row), row
+
+
+def narrow_codes(name: str, codes: NDArray[Any], row: Integer) -> NDArray[Any]:
+    """Return codes without the sign bits that fill their bytes. Raises RefsimError for other values above them."""
+    are_codes = codes_or_extended(codes, row)
+    if not are_codes.all():
+        rule = f"codes of {row} are 0 to {row.code_limit - 1:#x}, one a place; above them no more than their sign"
+        raise RefsimError("out-of-range", f"{name} holds {int(codes[~are_codes].flat[0]):#x}", rule=rule)
+    return codes & (row.code_limit - 1)
+
+
+def codes_or_extended(codes: NDArray[Any], row: Integer) -> NDArray[np.bool_]:
+    """Return which elements are codes, or negative numbers sign-extended: 0xf8 is -8 of s4 in int8."""
+    extended = codes.astype(np.int64) >= (1 << 8 * codes.dtype.itemsize) - row.sign_mask
+    return (codes < row.code_limit) | extended & row.signed
+
+
+def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
+    c = array_of("c", given)
+    if c.dtype.kind not in "iu" or c.shape not in (shape, shape[1:]):
+        raise RefsimError("bad-shape", f"c is {c.dtype} of shape {c.shape}", rule=f"int32, {shape} or {shape[1:]}")
+    return np.broadcast_to(c.astype(np.int64), shape)
+
+
+def _zeros(name: str, given: ArrayLike, rows: int) -> Whole:
+    """Return whole zero points, one for each row."""
+    zero = array_of(name, given)
+    narrow = integers(zero)
+    whole = (zero if narrow is None else narrow).reshape(-1)
+    if whole.size not in (1, rows) or not np.isfinite(whole).all() or (whole != np.rint(whole)).any():
+        raise RefsimError("bad-shape", f"{name} is {zero.dtype} of shape {zero.shape}", rule=f"integers, one or {rows}")
+    return np.broadcast_to(whole.astype(np.int64), (rows,))
+
+
+def _scales(name: str, given: ArrayLike | None, rows: int) -> NDArray[np.float32]:
+    values = scale_values(np.float32(1) if given is None else given)
+    if values.size not in (1, rows):
+        raise RefsimError("bad-shape", f"{name} has shape {values.shape}", rule=f"one number, or {rows}")
+    return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, 1), (rows, 1)))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WeightOperands(FieldsCard):
+    """The operands of D = A W^T with narrow weights (w8a16, w4a16), from which outputs are recomputed.
+
+    `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one for each element, or
+    an array of such a dtype. `b_scale`: a number, (N,) or (N, K / group), in float32, float16, bfloat16 or E8M0 codes;
+    `b_zero`, whole numbers, in such a shape too. The reference computes w = (q - zero) * scale in float32, rounds it to
+    A's format and multiplies on tensor cores; `unit`, `target`, `k`, `interval` and `c` are as for ProductOperands.
+    WeightOperands(a=a, b=q, a_format="bf16", b_format="u4", b_scale=s, b_zero=8) is GPTQ's product.
+    """
+
+    a: ArrayLike
+    b: ArrayLike
+    a_format: str | Format | None = None
+    b_format: str | ElementType | None = None
+    b_scale: ArrayLike
+    b_zero: ArrayLike = 0
+    c: ArrayLike | None = None
+    unit: Unit | None = None
+    target: str = "sm_90a"
+    k: int | None = None
+    interval: int | None = None
+
+    def explained(self, shape: tuple[int, ...], format: Format) -> Any:
+        """Return the product with output of that shape and format. Raises RefsimError for operands that do not fit."""
+        codes, row = self._weights()
+        scales = _grid("b_scale", _weight_scales(self.b_scale), codes.shape)
+        zeros = _grid("b_zero", _numbers("b_zero", self.b_zero), codes.shape)
+        groups = max(scales.shape[1], zeros.shape[1])
+        fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
+        if not fits or codes.shape[1] % groups or (zeros != np.rint(zeros)).any():
+            raise RefsimError(
+                "bad-shape", f"{groups} groups of K = {codes.shape[1]}", rule="a divisor of K, whole zeros"
+            )
+        scales, zeros = (np.ascontiguousarray(np.broadcast_to(each, (len(codes), groups))) for each in (scales, zeros))
+        own = {name: getattr(self, name) for name in ("a", "a_format", "c", "unit", "target", "k", "interval")}
+        blank = ProductOperands(b=np.zeros(codes.shape, np.uint16), b_format=self._format(), **own)
+        product = blank.product(format)
+        assert isinstance(product, PlainProduct)
+        if product.shape != shape:
+            raise RefsimError("bad-shape", f"the output has shape {shape}, the product {product.shape}")
+        return WeightProduct(product, codes, row, scales, zeros, codes.shape[1] // groups)
+
+    def _weights(self) -> tuple[Codes, ElementType]:
+        """Return the codes of B, one for each element, and their type."""
+        found = integer_codes("b", self.b, self.b_format)
+        codes, row = codes_with_format("b", self.b, self._float_format()) if found is None else found
+        if codes.ndim != 2 or 0 in codes.shape:
+            raise RefsimError("bad-shape", f"b has shape {codes.shape}", rule="(N, K), neither of them empty")
+        return (checked_codes(codes, row) if isinstance(row, Format) else narrow_codes("b", codes, row)), row
+
+    def _float_format(self) -> Format | None:
+        return None if self.b_format is None else float_named(self.b_format)
+
+    def _format(self) -> Format:
+        """Return A's format, to which weights are rounded."""
+        _, row = codes_and_format(array_of("a", self.a), self.a_format, "a", None)
+        if not isinstance(row, Format) or row.bits != 16 or row.exponent_bits < 5:
+            raise RefsimError("bad-dtype", f"a holds {row}", rule="bf16 or f16")
+        return row
+
+
+def _weight_scales(given: ArrayLike) -> NDArray[np.float32]:
+    """Return scales as float32; uint8 holds E8M0 codes, as for all scales."""
+    array = array_of("b_scale", given)
+    return scale_values(array) if array.dtype == np.uint8 else _numbers("b_scale", array)
+
+
+def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
+    """Return numbers as float32, for narrow dtypes exactly the values of the array."""
+    array = native(array_of(name, given))
+    held = format_held(array.dtype)
+    narrow = integers(array)
+    if narrow is not None:
+        return narrow.astype(np.float32)
+    if held is not None:
+        return decode(np.asarray(held_codes(array, held)[0]), held, np.float32)
+    if array.dtype.kind not in "iuf":
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}", rule="numbers")
+    return array.astype(np.float32)
+
+
+def _grid(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Any:
+    """Return (N, T) values of a number, (N,) or (N, T)."""
+    if values.size == 1:
+        return np.full((shape[0], 1), values.reshape(-1)[0], np.float32)
+    grid = values[:, None] if values.ndim == 1 else values
+    if grid.ndim != 2 or len(grid) != shape[0] or not grid.shape[1]:
+        raise RefsimError(
+            "bad-shape", f"{name} has shape {values.shape}", rule=f"one number, {shape[0]}, or ({shape[0]}, T)"
+        )
+    return grid

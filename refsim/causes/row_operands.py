@@ -1,20 +1,26 @@
-"""The operands of a function of rows as a user has them: x, weights, gate, epsilon or scale, and the function."""
+"""The operands of a function of rows and of attention as a user has them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from refsim.computations.accumulating import Adder, adders
+from refsim.computations.attention import OnlineAttention
 from refsim.computations.norms import Norm
 from refsim.computations.row_functions import Floats, RowFunction
 from refsim.computations.silu import Silu
 from refsim.computations.softmax import Softmax
+from refsim.computations.ways import Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError, check_named, named
-from refsim.formats import BF16, F16, F32, Format
+from refsim.formats import BF16, E4M3, F16, F32, Format
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Unit
 from refsim.render.cards import FieldsCard
+from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import codes_with_format
 
 ROW_OUTPUTS = (F32, BF16, F16)
@@ -114,3 +120,97 @@ def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Form
     if row not in ROW_OUTPUTS:
         raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")
     return np.asarray(decode(codes, row, np.float32)), row
+
+
+ATTENTION_FORMATS = (BF16, F16, E4M3)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttentionOperands(FieldsCard):
+    """The operands of O = softmax(scale * Q K^T) V, from which O or the logarithms of its sums are recomputed.
+
+    `q` (..., heads, Lq, D), `k` and `v` (..., kv_heads, Lk, D), heads a multiple of kv_heads: codes of `format` (bf16,
+    f16 or e4m3), or arrays of such a dtype; (L, D) is one head. `causal`: the last row sees all keys. `scale`: 1 /
+    sqrt(D) by default. `q_scale`, `k_scale`, `v_scale`: for e4m3 only, a float32 for each head. Outputs are O, in Q's
+    shape, or float32 logarithms in that shape without D. The reference is the arithmetic of `oracles.attention` with
+    the products of `unit` on `target`; `special` "exact": a float32 fma for every k, exponentials and quotients rounded
+    once, P rounded to the operands' format.
+    AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of refsim's kernel.
+    """
+
+    q: ArrayLike
+    k: ArrayLike
+    v: ArrayLike
+    format: str | Format | None = None
+    causal: bool = False
+    scale: float | None = None
+    q_scale: ArrayLike | None = None
+    k_scale: ArrayLike | None = None
+    v_scale: ArrayLike | None = None
+    unit: Unit = "wgmma"
+    target: str = "sm_90a"
+    special: str = APPROXIMATE
+
+    def explained(self, shape: tuple[int, ...], format: Format) -> OnlineAttention:
+        """Return the subject for O or the logarithms, by shape. Raises RefsimError for operands that do not fit."""
+        check_named("special functions", self.special, SPECIAL)
+        (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")
+        if row is not k_row or row is not v_row:
+            raise RefsimError("format-mismatch", f"q holds {row}, k {k_row}, v {v_row}", rule="one format")
+        if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
+            what = f"q {q.shape}, k {k.shape}, v {v.shape}"
+            rule = "(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
+            raise RefsimError("bad-shape", what, rule=rule)
+        whole = np.shape(self.q)
+        is_lse = shape == whole[:-1] and format is F32
+        if not is_lse and shape != whole:
+            raise RefsimError("bad-shape", f"the output has shape {shape}", rule=f"O {whole}, logarithms {whole[:-1]}")
+        if format not in ROW_OUTPUTS:
+            rule = f"one of {', '.join(map(str, ROW_OUTPUTS))}"
+            raise RefsimError("format-mismatch", f"the output holds {format}", rule=rule)
+        scale = self.scale if self.scale is not None else q.shape[2] ** -0.5
+        exact = self.special == EXACT_FUNCTIONS
+        scales = self._scales(row, len(q), len(k))
+        return OnlineAttention(
+            q, k, v, row, format, float(scale), self.causal, self._chain(row, exact=exact), scales, is_lse, exact
+        )
+
+    def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
+        """Return codes (heads, length, depth) and their format."""
+        codes, row = codes_with_format(name, getattr(self, name), self.format)
+        if row not in ATTENTION_FORMATS:
+            raise RefsimError(
+                "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"
+            )
+        if codes.ndim < 2 or 0 in codes.shape:
+            raise RefsimError("bad-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
+        return codes.reshape(-1, *codes.shape[-2:]), row
+
+    def _scales(self, row: Format, heads: int, kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return float32 scales of q, k and v, one for each head; None for formats without scales."""
+        given = [self.q_scale, self.k_scale, self.v_scale]
+        if all(each is None for each in given):
+            if row is not E4M3:
+                return None
+            given = [1.0, 1.0, 1.0]
+        if row is not E4M3:
+            raise RefsimError("bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
+        found = []
+        for name, each, count in zip("qkv", given, (heads, kv_heads, kv_heads), strict=True):
+            values = scale_values(1.0 if each is None else each).reshape(-1)
+            if values.size not in (1, count):
+                raise RefsimError(
+                    "bad-shape", f"{name}_scale has {values.size} numbers", rule=f"one, or {count}: a head each"
+                )
+            found.append(np.ascontiguousarray(np.broadcast_to(values, (count,)), np.float32))
+        return found[0], found[1], found[2]
+
+    def _chain(self, row: Format, *, exact: bool) -> Adder:
+        """Return the adder of the reference."""
+        known = adders(row, row)
+        if exact:
+            return next(adder for adder in known if adder.row is None)
+        own = profile(self.target, self.unit, row, row, F32, None)
+        k = max(own.k)
+        usual = Adder(own.name, Family.ACCUMULATOR, own.source, k=k, row=own)
+        return next((adder for adder in known if adder.has(own, k)), usual)

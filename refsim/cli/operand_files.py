@@ -247,7 +247,7 @@ def integer_types(given: Given) -> "tuple[Integer, Integer] | None":
 
 def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
     """Return the integers of a file as unsigned codes. A byte with two 4-bit codes gives two, the lower half first."""
-    from refsim.causes.integer_operands import codes_or_extended
+    from refsim.causes.operands import codes_or_extended
     from refsim.formats import E4M3, F32
 
     codes = load_codes(path, F32 if row.code_dtype.itemsize == 4 else E4M3, key).codes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim.cli.arguments import load_codes, names_array, words_in
-from refsim.cli.elements import code_of
 from refsim.cli.product_options import MmaOptions, known
+from refsim.cli.values import code_of
 from refsim.errors import RefsimError, counted
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode

@@ -24,6 +24,7 @@ from refsim.render.view import Record as Record
 from refsim.render.view import Section as Section
 from refsim.render.view import Table as Table
 from refsim.render.view import Wording as Wording
+from refsim.render.view import facts_of as facts_of
 
 FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html", "github")
 

@@ -193,6 +193,12 @@ class Wording:
     is_beside: bool = False
 
 
+def facts_of(entry: Any, *specs: str) -> dict[str, Any]:
+    """Return attributes of an entry by name: facts_of(row, "name bits=code_bits evidence=evidence.what")."""
+    pairs = (each.partition("=") for spec in specs for each in spec.split())
+    return {key: attrgetter(path or key)(entry) for key, _, path in pairs}
+
+
 @dataclass(frozen=True)
 class Fact:
     """The value of one property in every cell of a picture, row by row; None for a cell without it.

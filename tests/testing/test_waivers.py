@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import refsim.device
 from refsim import ptx
 from refsim.campaigns.verifying import Request, recorded, verdict_of, with_unused
-from refsim.cli.answers.judged import judged
-from refsim.cli.answers.junit import junit
+from refsim.cli.answers.verdicts import judged, junit
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.ptx.findings.table import Waiver, comments

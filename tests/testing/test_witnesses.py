@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import refsim.device
-from refsim.cli.answers.judged import judged
-from refsim.cli.answers.junit import junit
-from refsim.cli.answers.verdicts import witnesses
+from refsim.cli.answers.verdicts import judged, junit, witnesses
 from refsim.conversions import coding, encode, rounding
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs

@@ -1,22 +1,91 @@
-"""Verdicts as an answer: a table, the findings with their source lines, the devices; and a page to send."""
+"""Verdicts as an answer: a table, the findings with their source lines, the devices; a page to send; JUnit XML."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from refsim.cli.answers.judged import Judged
 from refsim.cli.delivery import Answer
-from refsim.errors import counted
-from refsim.render import Cell, Column, Command, Document, Entry, Excerpt, Notice, Part, Record, Section, Table, Wording
+from refsim.errors import RefsimError, counted
+from refsim.render import (
+    Cell,
+    Column,
+    Command,
+    Document,
+    Entry,
+    Excerpt,
+    Notice,
+    Part,
+    Record,
+    Section,
+    Table,
+    Wording,
+    facts_of,
+)
+from refsim.render import junit as xml
 from refsim.silicon.witness import SiliconWitness
+from refsim.testing.verdicts import HELD_TO
 
 if TYPE_CHECKING:
-    from refsim.cli.answers.judged import Judged
     from refsim.compare import Element, Mismatch
+    from refsim.kernels import Kernel
     from refsim.testing.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict with its kernel, None for a file that declares none, and the source lines that the finding names."""
+
+    kernel: "Kernel | None"
+    verdict: "Verdict"
+    excerpts: tuple[Excerpt, ...] = field(default=())
+
+    @property
+    def was_run(self) -> bool:
+        """Return whether the kernel was run."""
+        return self.verdict.status != "not-run"
+
+    @property
+    def is_told(self) -> bool:
+        """Return whether the verdict has more to say than its line in the table: a finding, a waiver or a note."""
+        return not self.verdict or bool(self.verdict.notes or self.verdict.waived)
+
+    @property
+    def place(self) -> tuple[str, int | None] | None:
+        """Return (file, line) of the error, else of the first excerpt that comes from a file."""
+        if self.verdict.error is not None and self.verdict.error.place is not None:
+            return self.verdict.error.place
+        return next(((str(each.file), each.file_line) for each in self.excerpts if each.file is not None), None)
+
+    @property
+    def code(self) -> str:
+        """Return the label of the kernel's code."""
+        return self.kernel.code.label if self.kernel is not None else ""
+
+    @property
+    def headline(self) -> str:
+        """Return the first line of the finding."""
+        return next(iter(self.verdict.finding.splitlines()), "")
+
+    def lines(self) -> list[str]:
+        """Return the lines of the verdict without its independent checks, with the excerpts after the finding."""
+        lines = [line for line in self.verdict.lines() if not line.startswith(HELD_TO)]
+        behind = 1 + len(self.verdict.finding.splitlines())
+        return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
+
+
+def judged(kernel: "Kernel | None", verdict: "Verdict") -> Judged:
+    """Return a verdict with its kernel. The source is read now, before anybody edits it."""
+    from refsim.testing.excerpts import excerpts, place_of
+
+    if kernel is None:
+        return Judged(kernel, verdict)
+    if verdict.error is not None:
+        verdict.error.place = place_of(verdict.error, kernel)
+    return Judged(kernel, verdict, excerpts(verdict, kernel) if verdict.finding else ())
+
 
 _TONES: Mapping[str, Literal["good", "bad"]] = {"pass": "good", "fail": "bad", "error": "bad"}
 _SUMMARY = (
@@ -192,12 +261,10 @@ def notice(each: Judged) -> Notice:
 
 
 def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
-    return {
-        "name": excerpt.name,
-        "line": excerpt.line,
-        "file": None if excerpt.file is None else str(excerpt.file),
+    file, lines = excerpt.file, {str(number): text for number, text in excerpt.rows}
+    return {**facts_of(excerpt, "name line"), "file": None if file is None else str(file)} | {
         "file_line": excerpt.file_line,
-        "lines": {str(number): text for number, text in excerpt.rows},
+        "lines": lines,
     }
 
 
@@ -247,3 +314,51 @@ def definitions(verdicts: "Sequence[Verdict]") -> str:
     parts = [again] if declared else []
     parts += [f"no second definition was asked for {', '.join(without)}"] if without else []
     return f"slow definitions: {'; '.join(parts)}"
+
+
+_ELEMENT = {"fail": "failure", "not-run": "skipped"}  # other statuses are errors: CI must not show them as green
+
+
+def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:
+    """Return one test suite. `ended` is a command and the error that ended it before a kernel ran.
+
+    The status `fail` is a failure. `inexact`, `assumed`, `unsupported` and `timeout` are errors of that type, `error`
+    one of the type of its code. A kernel that `--fail-fast` left out is skipped. The text is the output of `verify`.
+    """
+    cases = [_case(each) for each in all_judged]
+    if ended is not None:
+        name, error = ended
+        inner = xml.properties({"was": " ".join(error.was)}) + _problem("error", error.code, error.what, str(error))
+        cases.append(xml.element("testcase", inner, classname="refsim", name=name, **_place(error.place)))
+    seconds = sum(each.verdict.seconds for each in all_judged)
+    return xml.document(xml.suite("refsim verify", cases, time=f"{seconds:.3f}"))
+
+
+def _case(each: "Judged") -> str:
+    """Return the test case of a verdict, with its facts as properties."""
+    verdict = each.verdict
+    facts: Mapping[str, object] = {
+        **facts_of(verdict, "status profile cases elements differing promise replay"),
+        "seed": "" if verdict.seed is None else verdict.seed,
+        "silicon": "; ".join(verdict.silicon.lines()),
+        "definition": verdict.recomputed.text,
+        "waived": "; ".join(f"{name}: {what}" for name, what in verdict.waived.items() if what),
+        "was": " ".join(verdict.error.was) if verdict.error else "",
+        "checks": ", ".join(verdict.checks) or "none",
+        **verdict.device,
+    }
+    inner = xml.properties(facts)
+    if not verdict:
+        kind_of, error = _ELEMENT.get(verdict.status, "error"), verdict.error
+        kind, said = (error.code, error.what) if error else (verdict.status, each.headline or verdict.status)
+        inner += _problem(kind_of, kind, said, "\n".join(each.lines()))
+    own = {"classname": each.code or "refsim", "name": verdict.kernel, **_place(each.place)}
+    return xml.element("testcase", inner, **own, time=f"{verdict.seconds:.3f}")
+
+
+def _place(place: tuple[str, int | None] | None) -> dict[str, object]:
+    return {"file": place[0], "line": place[1]} if place else {}
+
+
+def _problem(name: str, kind: str, message: str, words: str) -> str:
+    return xml.element(name, xml.text(words), type=kind, message=message)

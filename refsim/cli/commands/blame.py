@@ -22,7 +22,7 @@ from refsim.cli.names import KERNEL_NAME, SM
 from refsim.cli.options import Options, argument, option
 from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
-from refsim.render import Cell, Column, Document, Part, Table, Wording
+from refsim.render import Cell, Column, Document, Part, Table, Wording, facts_of
 
 if TYPE_CHECKING:
     from refsim.blame import Blame, BlameSubject, Build, BuiltBy, Shrunk, Silicon
@@ -106,15 +106,8 @@ def smallest(case: "Shrunk | None", seconds: float) -> Wording:
     lines += ["", *case.text.splitlines()]
     record = {
         "shrunk": True,
-        "problem": case.problem,
-        "instructions": case.candidate.instructions,
-        "build": case.build.label,
-        "level": case.build.level,
-        "first": case.first,
-        "is_smallest": case.is_smallest,
-        "edited": case.edited,
-        "ptx": case.text,
-        "cubin_sha256": case.cubin.sha256,
+        **facts_of(case, "problem instructions=candidate.instructions build=build.label level=build.level first"),
+        **facts_of(case, "is_smallest edited ptx=text cubin_sha256=cubin.sha256"),
     }
     return Wording(tuple(lines), record, key="smallest", is_beside=True)
 

@@ -13,7 +13,7 @@ from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError, counted
-from refsim.render import ALERT, Bits, Column, Document, Entry, Fact, Picture, Record, Table, Wording
+from refsim.render import ALERT, Bits, Column, Document, Entry, Fact, Picture, Record, Table, Wording, facts_of
 
 if TYPE_CHECKING:
     from refsim.formats import Format
@@ -239,13 +239,8 @@ def _placed(found: "Placement") -> Document:
 
 def _remarks(explained: "Explanation") -> Wording:
     lines = [f"note: {note}" for note in explained.notes] + [f"problem: {problem}" for problem in explained.problems]
-    facts = {
-        "kind": explained.kind,
-        "word": explained.word,
-        "notes": list(explained.notes),
-        "problems": list(explained.problems),
-    }
-    return Wording(tuple(lines), facts)
+    facts = {"notes": list(explained.notes), "problems": list(explained.problems)}
+    return Wording(tuple(lines), facts_of(explained, "kind word") | facts)
 
 
 def _parse_descriptor(words: tuple[str, ...], kind: str) -> int:

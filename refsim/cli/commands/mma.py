@@ -86,11 +86,11 @@ def _said(product: "MmaArguments") -> tuple[str, ...]:
 def _answered(product: "MmaArguments", to: Path | None, *, explain: bool, zeros: bool) -> Document:
     if to is not None:
         return _whole(product, to)
-    from refsim.cli.answers import dotproduct, dotsteps
+    from refsim.cli.answers import dotproduct
 
     question = _question(product)
     if explain:
-        return dotsteps.document(question, zeros=zeros)
+        return dotproduct.document(question, zeros=zeros)
     found = dotproduct.head(question, _codes(product).item())
     return Document((found,), product.row.name, (product.row.source,))
 

@@ -17,7 +17,7 @@ from refsim.cli.extents import Whole
 from refsim.cli.names import FORMAT, KERNEL_NAME
 from refsim.cli.options import Options, argument, option
 from refsim.errors import Kind, RefsimError, counted
-from refsim.render import Document, Wording
+from refsim.render import Document, Wording, facts_of
 
 if TYPE_CHECKING:
     from refsim.bringup.order import Fingerprint, FirstDifference, OrderSubject, SumOrder
@@ -132,36 +132,22 @@ def facts(found: "Fingerprint") -> dict[str, Any]:
 
     return {
         "subject": subject.name,
-        "a_format": subject.a_format.name,
-        "b_format": subject.b_format.name,
-        "d_format": subject.d_format.name,
-        "n": subject.n,
-        "k": subject.k,
+        **facts_of(subject, "a_format=a_format.name b_format=b_format.name d_format=d_format.name n k"),
         "batch_invariant": found.is_batch_invariant,
         "difference": None if found.difference is None else asdict(found.difference),
-        "repeatable": found.repeats,
-        "words": found.words,
-        "explained": found.explained,
-        "calls": found.calls,
+        **facts_of(found, "repeatable=repeats words explained calls"),
         "seeds": list(found.seeds),
         "sizes": [
             {
                 "m": each.m,
                 "orders": [{"order": numbered(order), "elements": count} for order, count in each.classes],
-                "words": each.words,
-                "explained": each.explained,
+                **facts_of(each, "words explained"),
                 **({"why": each.why} if each.why else {}),
             }
             for each in found.sizes
         ],
         "orders": [
-            {
-                "lines": list(order.lines),
-                "words": order.words,
-                "equal": order.equal,
-                "reversed_equal": order.reversed_equal,
-                "tree": nested(order.tree),
-            }
+            {"lines": list(order.lines), **facts_of(order, "words equal reversed_equal"), "tree": nested(order.tree)}
             for order in orders
         ],
     }

@@ -14,8 +14,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.answers import verdicts
-from refsim.cli.answers.judged import Judged, judged
-from refsim.cli.answers.junit import junit
+from refsim.cli.answers.verdicts import Judged, judged, junit
 from refsim.cli.arguments import kernels_field
 from refsim.cli.campaigns import Division, outcome
 from refsim.cli.delivery import Answer, answers, require_writable, save

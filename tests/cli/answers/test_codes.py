@@ -9,7 +9,7 @@ import pytest
 
 import refsim as package
 from refsim.cli.answers.codes import checks, codes, meaning, places, renamed, sample
-from refsim.cli.answers.junit import junit
+from refsim.cli.answers.verdicts import junit
 from refsim.errors import RefsimError, code_table, unknown_code
 from refsim.testing.verdicts import MEANING
 from tests.cli.answers.raised import Saying, sayings

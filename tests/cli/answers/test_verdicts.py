@@ -8,9 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import strategies as st
 
-from refsim.cli.answers.judged import Judged
-from refsim.cli.answers.junit import junit
-from refsim.cli.answers.verdicts import answer, devices, exit_code, heading, page
+from refsim.cli.answers.verdicts import Judged, answer, devices, exit_code, heading, junit, page
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.render import Excerpt

@@ -196,7 +196,7 @@ def test_a_sign_is_turned_where_the_instruction_can(refsim):
     ],
 )
 def test_words_are_codes_or_exact_values(word, name, code):
-    from refsim.cli.elements import bits_of, code_of
+    from refsim.cli.values import bits_of, code_of
 
     element = element_named(name)
     assert code_of(word, element) == code

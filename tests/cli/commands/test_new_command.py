@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import refsim as package
-from refsim.cli.answers.scaffold import kernel_files
+from refsim.cli.commands.new import kernel_files
 
 NAMES = ["scale.cu", "scale_kernel.py", "test_scale.py"]
 LATER = pytest.mark.ci("a kernel of another name, which is the same text, verifies in every run")

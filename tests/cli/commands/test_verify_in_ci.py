@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 import refsim as package
-from refsim.cli.answers.scaffold import kernel_files
+from refsim.cli.commands.new import kernel_files
 
 SEVERAL = """
 from dataclasses import replace
@@ -168,8 +168,7 @@ def test_junit_has_the_error_of_one_kernel_and_the_verdicts_of_the_others(refsim
 
 
 def test_junit_is_xml_whatever_a_finding_holds():
-    from refsim.cli.answers.judged import Judged
-    from refsim.cli.answers.junit import junit
+    from refsim.cli.answers.verdicts import Judged, junit
     from refsim.testing import find_kernels
     from refsim.testing.verdicts import Verdict
 

@@ -2,22 +2,29 @@
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from refsim import __version__
 from refsim.cli.answers.anatomy import kind_of
-from refsim.cli.answers.explorer.holdings import fragment_rows
-from refsim.cli.answers.explorer.scales import scale_rows
-from refsim.cli.answers.explorer.words import descriptor_rows, remark_words
 from refsim.errors import RefsimError
 from refsim.formats import ELEMENTS, ElementType, Format
 from refsim.layouts.banks import BANK_BYTES, BANKS
-from refsim.layouts.swizzles import SWIZZLES, Swizzle
+from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, Field, matrices
+from refsim.layouts.descriptors.fields import Fields, Rule, Value
+from refsim.layouts.families import Fragment, fragment, fragments
+from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
+from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
 from refsim.layouts.tiles import K, atom_rows, check_major
+from refsim.render import facts_of
 from refsim.render.svg import DARK, HUES, LIGHT, SHADES, fill
 
+EVIDENCE = "evidence=evidence.what"
 EXACT_BITS = 53  # JavaScript's integers are exact to here; longer codes are written as text
 
 
@@ -32,21 +39,12 @@ def element_rows() -> list[dict[str, Any]]:
 
 def _format_row(row: Format) -> dict[str, Any]:
     """Return the entry of a format."""
+    fields = "exponent=exponent_bits mantissa=mantissa_bits padding=padding_bits bias quantum about=specials.value"
+    flags = "binadesFromZero=binades_from_zero twosComplement=twos_complement"
     return {
-        "name": row.name,
-        "aliases": list(row.aliases),
-        "bits": row.code_bits,
-        "signed": row.signed,
-        "exponent": row.exponent_bits,
-        "mantissa": row.mantissa_bits,
-        "padding": row.padding_bits,
-        "bias": row.bias,
-        "binadesFromZero": row.binades_from_zero,
-        "twosComplement": row.twos_complement,
-        "quantum": row.quantum,
+        **facts_of(row, "name aliases bits=code_bits signed", fields, flags),
         "one": _number(_one(row), row),
         "kinds": [[_number(first, row), _number(last, row), *said] for first, last, *said in kinds_of(row)],
-        "about": row.specials.value,
         "source": str(row.source),
     }
 
@@ -119,19 +117,8 @@ def memory_rows() -> dict[str, Any]:
 
 
 def _memory_row(pattern: Swizzle) -> dict[str, Any]:
-    return {
-        "name": pattern.name,
-        "bits": pattern.bits,
-        "base": pattern.base,
-        "shift": pattern.shift,
-        "span": pattern.span_bytes,
-        "repeat": pattern.repeat_bytes,
-        "chunk": pattern.chunk_bytes,
-        "atomRows": atom_rows(pattern),
-        "refusal": _refusal(pattern),
-        "evidence": pattern.evidence.what,
-        "source": str(pattern.source),
-    }
+    known = facts_of(pattern, "name bits base shift span=span_bytes repeat=repeat_bytes chunk=chunk_bytes", EVIDENCE)
+    return known | {"atomRows": atom_rows(pattern), "refusal": _refusal(pattern), "source": str(pattern.source)}
 
 
 def _refusal(pattern: Swizzle) -> str:
@@ -190,3 +177,236 @@ def page() -> str:
 
 def _asset(name: str) -> str:
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+COLUMNS = (
+    "name", "rows", "cols", "threads", "values", "threadRow", "threadCol", "valueRow", "valueCol", "perRegister",
+    "slotBits", "elementBits", "elementShift", "units", "element", "since", "evidence", "source",
+)  # fmt: skip
+_WIDTHS = {8: "e4m3", 16: "bf16", 32: "f32", 4: "e2m1"}  # the type for a width where the name gives none
+
+
+class Interned:
+    """Numbered values, each kept once: repeated text occurs once in the page."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        """Return the number of a value, from 0; a new value gets the next number."""
+        return self.kept.setdefault(value, len(self.kept))
+
+    def listed(self) -> list[Any]:
+        """Return the values in the order of their numbers."""
+        return list(self.kept)
+
+
+def fragment_rows(names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return entries of COLUMNS for the named fragments (all by default), and the lists that the entries refer to.
+
+    mma.m16n8k16.bf16.a: thread 5 adds (1, 2), value 3 adds (8, 1): element (9, 3). A list holds None for a thread or a
+    value without an element. A sum outside the shape is a place without an element.
+    """
+    sequences, words = Interned(), Interned()
+    rows = [_fragment_row(fragment(name), sequences, words) for name in names or fragments()]
+    return {"columns": COLUMNS, "rows": rows, "sequences": sequences.listed(), "words": words.listed()}
+
+
+def _fragment_row(each: Fragment, sequences: Interned, words: Interned) -> list[Any]:
+    return [
+        each.name,
+        *each.shape,
+        each.threads,
+        each.values,
+        *(sequences.number(terms) for terms in fragment_terms(each)),
+        each.per_register,
+        each.slot_bits,
+        each.element_bits,
+        each.element_shift,
+        *(words.number(word) for word in (each.units, _element(each), each.since, each.evidence.what)),
+        words.number(str(each.source)),
+    ]
+
+
+Terms = tuple[int | None, ...]
+
+
+def fragment_terms(each: Fragment) -> tuple[Terms, Terms, Terms, Terms]:
+    """Return the terms of the thread for row and col, then those of the value. Raises RuntimeError for other maps."""
+    row, col = each.elements
+    used = row >= 0
+    thread, value = int(used.sum(1).argmax()), int(used.sum(0).argmax())
+    by_thread = [_first_column(table, used, value) for table in (row, col)]
+    by_value = [np.where(used[thread], table[thread] - table[thread, value], -1) for table in (row, col)]
+    threads, values = np.asarray(used.any(1)), np.asarray(used.any(0))
+    made = [down[:, None] + across[None, :] for down, across in zip(by_thread, by_value, strict=True)]
+    inside = threads[:, None] & values[None, :] & (made[0] < each.shape[0]) & (made[1] < each.shape[1])
+    if not ((inside == used).all() and (made[0] == row)[used].all() and (made[1] == col)[used].all()):
+        raise RuntimeError(f"{each.name}: row and col are no sums of what thread and value add")
+    lists = [_terms(by_thread[0], threads), _terms(by_thread[1], threads)]
+    return lists[0], lists[1], _terms(by_value[0], values), _terms(by_value[1], values)
+
+
+def _first_column(table: NDArray[np.int64], used: NDArray[np.bool_], value: int) -> NDArray[np.int64]:
+    return np.asarray(np.where(used[:, value], table[:, value], -1))
+
+
+def _terms(terms: NDArray[np.int64], used: NDArray[np.bool_]) -> Terms:
+    return tuple(term if is_used else None for term, is_used in zip(terms.tolist(), used.tolist(), strict=True))
+
+
+def _element(each: Fragment) -> str:
+    """Return the element type that the page selects: the last type of that width in the name, "" where none fits."""
+    named = [row for word in each.name.split(".") for row in ELEMENTS if row.name == word]
+    fitting = [row.name for row in named if row.code_bits == each.element_bits]
+    if fitting:
+        return fitting[-1]
+    if each.element_bits == 32 and any(row.is_integer for row in named):
+        return "s32"
+    return _WIDTHS.get(each.element_bits, "")
+
+
+Shape = tuple[int, int]
+Places = NDArray[np.int64]
+_PROBES = ((1, 1), (2, 1), (1, 2), (2, 3), (3, 2))  # tiles down and across: three to solve, two to check
+
+
+def scale_rows() -> list[dict[str, Any]]:
+    """Return every scale layout. Element (row, block) lies at within[row % down][block % across] plus the terms of its
+    tile.
+
+    Each term is [a, b, c] for a + b * rows + c * blocks of the padded shape. nvidia_128x4: the next tile across lies
+    512 further, the next tile down 128 * blocks.
+    """
+    return [_scale_row(each) for each in SCALE_LAYOUTS]
+
+
+def _scale_row(each: ScaleLayout) -> dict[str, Any]:
+    """Return the entry of a layout."""
+    down, across, within = scale_terms(each)
+    return {
+        **facts_of(each, "name tile pads elementBytes=element_bytes summary chips", EVIDENCE),
+        "down": down.tolist(),
+        "across": across.tolist(),
+        "within": [column.tolist() for column in np.moveaxis(within.reshape(-1, 3), 1, 0) if column.any()],
+        "terms": [at for at in range(3) if within[..., at].any()],
+        "source": str(each.source),
+    }
+
+
+def scale_terms(each: ScaleLayout) -> tuple[Places, Places, Places]:
+    """Return the terms (1, rows, blocks) of each tile down, each tile across, and each place in a tile.
+
+    Raises RuntimeError where the places of a padded shape are not such sums.
+    """
+    tall, broad = each.tile
+    within = _solved(lambda padded: _places(each, padded)[:tall, :broad], each.tile)
+    down = _solved(lambda padded: _places(each, padded)[tall, 0] - _places(each, padded)[0, 0], each.tile, (1, 0))
+    across = _solved(lambda padded: _places(each, padded)[0, broad] - _places(each, padded)[0, 0], each.tile, (0, 1))
+    for tiles in _PROBES:
+        padded = (tall * tiles[0], broad * tiles[1])
+        rows, blocks = np.ogrid[: padded[0], : padded[1]]
+        scale = np.array([1, *padded])
+        made = (within @ scale)[rows % tall, blocks % broad] + (down @ scale) * (rows // tall)
+        if not (made + (across @ scale) * (blocks // broad) == _places(each, padded)).all():
+            raise RuntimeError(f"{each.name}: places are no sums of what a tile and a place in it add")
+    return down, across, within
+
+
+def _places(each: ScaleLayout, padded: Shape) -> Places:
+    rows, blocks = np.ogrid[: padded[0], : padded[1]]
+    return np.asarray(each.offset(rows, blocks, padded)) // each.element_bytes
+
+
+def _solved(asked: Callable[[Shape], Places], tile: Shape, more: Shape = (0, 0)) -> Places:
+    """Return a, b and c of a + b * rows + c * blocks, from three shapes with `more` tiles down and across."""
+    first, taller, broader = (
+        np.asarray(asked((tile[0] * (1 + more[0] + a), tile[1] * (1 + more[1] + b))))
+        for a, b in ((0, 0), (1, 0), (0, 1))
+    )
+    by_row, by_block = (taller - first) // tile[0], (broader - first) // tile[1]
+    rest = first - by_row * tile[0] * (1 + more[0]) - by_block * tile[1] * (1 + more[1])
+    return np.stack([rest, by_row, by_block], axis=-1)
+
+
+_MOST_ANSWERS = 6  # bits of the widest field whose answers are written out
+
+
+class _Asked(dict[str, Value]):
+    """Some fields of a descriptor; a lookup of a missing field raises its name."""
+
+    def __missing__(self, name: str) -> Value:
+        raise _WantedError(name)
+
+
+class _WantedError(Exception):
+    """A rule reads a field that has no value yet."""
+
+
+def descriptor_rows() -> list[dict[str, Any]]:
+    """Return the descriptors with a published bit layout; the driver's tensor map has none.
+
+    wgmma-smem has 64 bits and five fields; its rule answers by swizzle, then by base_offset.
+    """
+    return [_descriptor_row(each) for each in DESCRIPTORS if isinstance(each, Descriptor)]
+
+
+def _descriptor_row(each: Descriptor) -> dict[str, Any]:
+    covered = sum((1 << field.width) - 1 << field.low for field in each.fields)
+    return {
+        **facts_of(each, "kind bits summary", EVIDENCE),
+        "fields": [_field_row(field) for field in sorted(each.fields, key=lambda field: field.low)],
+        "order": [field.name for field in each.fields],
+        "reserved": f"{(1 << each.bits) - 1 & ~covered:#x}",
+        "rules": [rule_table(rule, each) for rule in each.rules],
+        "patterns": _patterns(each) if each in matrices.MATRIX_DESCRIPTORS else {},
+        "example": f"{_example(each):#0{each.bits // 4 + 2}x}",
+        "source": str(each.source),
+    }
+
+
+def _field_row(field: Field) -> dict[str, Any]:
+    few = field.width <= _MOST_ANSWERS
+    return {
+        **facts_of(field, "name low width bits meaning unit"),
+        "values": [field.value(stored) for stored in range(1 << field.width)] if few else None,
+        "complaints": [field.complaint(stored) for stored in range(1 << field.width)] if few else None,
+    }
+
+
+def remark_words() -> dict[str, Any]:
+    """Return templates of remarks about matrices in shared memory, and the unit of a base offset."""
+    words = "at=PATTERN_AT moved=PATTERN_MOVED unmoved=PATTERN_UNMOVED near=NEAR_GROUPS offsetBytes=BASE_OFFSET_BYTES"
+    return facts_of(matrices, words)
+
+
+def _patterns(each: Descriptor) -> dict[str, tuple[int, int]]:
+    """Return (bytes after which the pattern repeats, bytes of a group of rows) for each swizzle of a descriptor."""
+    field = next(field for field in each.fields if field.name == "swizzle")
+    names = [str(name) for _, name in field.names]
+    return {name: (swizzle(name).repeat_bytes, matrices.group_bytes(name)) for name in names}
+
+
+def rule_table(rule: Rule, each: Descriptor, chosen: Mapping[str, Value] | None = None) -> Any:
+    """Return the answer of a rule: text, None, or {"field": name, "cases": an answer for each stored value}.
+
+    The rule is called with more and more of the fields that it reads. Fields that make no difference are dropped.
+    """
+    fields: Fields = _Asked(chosen or {})
+    try:
+        return rule(fields)
+    except _WantedError as wanted:
+        field = next(field for field in each.fields if field.name == wanted.args[0])
+        values = [field.value(stored) for stored in range(1 << field.width)]
+        cases = [rule_table(rule, each, {**fields, field.name: value}) for value in values]
+        return cases[0] if all(case == cases[0] for case in cases) else {"field": field.name, "cases": cases}
+
+
+def _example(each: Descriptor) -> int:
+    """Return a legal descriptor to begin with: a field without a default gets the middle of its legal values."""
+    chosen: Fields = {}
+    for field in each.fields:
+        if field.default is None:
+            legal = [stored for stored in range(1 << min(field.width, 8)) if field.complaint(stored) is None]
+            chosen[field.name] = field.value(legal[len(legal) // 2])
+    return each.encode(**chosen)

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from refsim.cli.answers.anatomy import kind_of
-from refsim.cli.answers.explorer import scales
-from refsim.cli.answers.explorer.holdings import terms_of
-from refsim.cli.answers.explorer.page import kinds_of, page
-from refsim.cli.answers.explorer.words import rule_table
+from refsim.cli.answers.explorer.page import fragment_terms, kinds_of, page, rule_table, scale_terms
 from refsim.conversions import decode
 from refsim.formats import E4M3, FORMATS
 from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor
@@ -31,7 +28,7 @@ def facts(written):
 
 def test_every_fragment_is_a_sum_of_what_thread_and_value_add(facts):
     assert [row[0] for row in facts["fragments"]["rows"]] == list(fragments())
-    down, across, added_down, added_across = terms_of(fragment("mma.m16n8k16.bf16.a"))
+    down, across, added_down, added_across = fragment_terms(fragment("mma.m16n8k16.bf16.a"))
     assert (down[5] + added_down[3], across[5] + added_across[3]) == (9, 3)
 
 
@@ -39,7 +36,7 @@ def test_a_map_that_is_no_sum_is_refused_and_not_shown_wrong():
     plain = fragment("mma.m16n8k16.bf16.a")
     turned = replace(plain, formula=lambda thread, value: plain.formula(thread, value ^ (thread % 4 == 1)))
     with pytest.raises(RuntimeError, match="no sums"):
-        terms_of(turned)
+        fragment_terms(turned)
 
 
 @pytest.mark.parametrize("row", [row for row in FORMATS if row.code_bits <= 16], ids=str)
@@ -62,9 +59,9 @@ def test_every_format_of_decode_and_the_integers_are_there(facts):
 def test_places_of_scales_that_are_no_sum_are_refused():
     plain = scale_layout("nvidia_128x4")
     turned = replace(plain, place=lambda row, block, padded: plain.place(row, block ^ (row // 128 % 2), padded))
-    assert len(scales.terms_of(plain)) == 3
+    assert len(scale_terms(plain)) == 3
     with pytest.raises(RuntimeError, match="no sums"):
-        scales.terms_of(turned)
+        scale_terms(turned)
 
 
 def test_one_is_one_in_every_format(facts):
@@ -132,7 +129,7 @@ def test_a_name_that_is_no_page_is_refused_and_nothing_written(refsim, tmp_path,
 
 def test_holders_of_padding_have_no_terms():
     ragged = fragment("tcgen05.n40.1x.sfb")
-    down, across, added_down, added_across = terms_of(ragged)
+    down, across, added_down, added_across = fragment_terms(ragged)
     used = np.array([[a is not None and b is not None for b in added_down] for a in down])
     assert (used >= (ragged.elements[0] >= 0)).all()
     assert len(across) == ragged.threads
