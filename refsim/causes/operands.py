@@ -117,10 +117,8 @@ class ProductOperands(FieldsCard):
             raise RefsimError("usage", "k or interval with codes of scales", rule="the unit's own K, one chain")
         form = ScaleForm(kind, None, None)
         formats = [None if each is None else format_named(str(each)) for each in (self.a_format, self.b_format)]
-        left, right = (
-            side("a", self.a, formats[0], self.a_scale, form),
-            side("b", self.b, formats[1], self.b_scale, form),
-        )
+        left = side("a", self.a, formats[0], self.a_scale, form)
+        right = side("b", self.b, formats[1], self.b_scale, form)
         if left.k != right.k:
             raise RefsimError("bad-shape", f"a has K = {left.k}, b has K = {right.k}", rule="(M, K), (N, K)")
         c = self._c((len(left.codes), len(right.codes)))
@@ -140,11 +138,7 @@ class ProductOperands(FieldsCard):
     def _adder(self, a: ElementType, b: ElementType) -> Adder:
         """Return the adder of the reference."""
         row = self._row(a, b)
-        k = max(row.k) if self.k is None else self.k
-        for adder in adders(a, b):
-            if adder.row is not None and adder.has(row, k):
-                return adder
-        return Adder(row.name, Family.ACCUMULATOR, row.source, k=k, row=row)
+        return adder_of(row, (a, b), max(row.k) if self.k is None else self.k)
 
     def _row(self, a: ElementType, b: ElementType) -> Profile:
         """Return the profile of the instruction."""
@@ -163,9 +157,10 @@ class ProductOperands(FieldsCard):
         """Return scales by row of A and of B, (rows, T), and the number of columns of K that share one."""
         if self.a_scale is None and self.b_scale is None:
             return None, None, k
-        one = np.ones((1, 1), np.float32)
-        left = _by_row("a_scale", one if self.a_scale is None else self.a_scale, m)
-        right = _by_row("b_scale", one if self.b_scale is None else self.b_scale, n)
+        left, right = (
+            _by_row(name, scale_values(1.0 if each is None else each), rows, shared=BLOCK)
+            for name, each, rows in (("a_scale", self.a_scale, m), ("b_scale", self.b_scale, n))
+        )
         blocks = max(left.shape[1], right.shape[1])
         if any(each.shape[1] not in (1, blocks) for each in (left, right)):
             what = f"{left.shape[1]} and {right.shape[1]} blocks of K have scales"
@@ -176,8 +171,13 @@ class ProductOperands(FieldsCard):
             raise RefsimError("bad-shape", what, rule=f"a divisor of K, or one for every {BLOCK} columns")
         if blocks == 1:
             group = k
-        spread = [np.ascontiguousarray(np.broadcast_to(each, (len(each), blocks))) for each in (left, right)]
-        return spread[0], spread[1], group
+        return _spread(left, (m, blocks)), _spread(right, (n, blocks)), group
+
+
+def adder_of(row: Profile, types: tuple[ElementType, ElementType], k: int) -> Adder:
+    """Return the adder with the arithmetic of a profile and K of one instruction."""
+    known = (adder for adder in adders(*types) if adder.row is not None and adder.has(row, k))
+    return next(known, None) or Adder(row.name, Family.ACCUMULATOR, row.source, k=k, row=row)
 
 
 def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], ElementType]:
@@ -190,19 +190,21 @@ def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tu
     return array, row
 
 
-def _by_row(name: str, scales: ArrayLike, rows: int) -> Floats:
-    """Return scales (rows, T): a number applies to all rows, one for 128 rows to each of them."""
-    values = scale_values(scales)
-    if values.ndim == 0 or values.size == 1:
+def _by_row(name: str, values: Floats, rows: int, *, shared: int = 0) -> Floats:
+    """Return values (rows, T) of one number, one for each row or (rows, T), or of that for `shared` rows each."""
+    if values.size == 1:
         return np.full((rows, 1), values.reshape(-1)[0], np.float32)
-    if values.ndim == 1:
-        values = values[:, None]
-    if values.ndim == 2 and len(values) == -(-rows // BLOCK) != rows:
-        values = np.repeat(values, BLOCK, axis=0)[:rows]
-    if values.ndim != 2 or len(values) not in (1, rows):
-        rule = f"one number, {rows} rows or {-(-rows // BLOCK)} of {BLOCK} rows each"
-        raise RefsimError("bad-shape", f"{name} has shape {np.shape(scales)}", rule=rule)
-    return np.ascontiguousarray(np.broadcast_to(values, (rows, values.shape[1])))
+    grid = values[:, None] if values.ndim == 1 else values
+    if shared and grid.ndim == 2 and len(grid) == -(-rows // shared) != rows:
+        grid = np.repeat(grid, shared, axis=0)[:rows]
+    if grid.ndim != 2 or len(grid) not in (1, rows) or not grid.shape[1]:
+        many = f", {rows} rows or {-(-rows // shared)} of {shared} rows each" if shared else f", {rows}, or ({rows}, T)"
+        raise RefsimError("bad-shape", f"{name} has shape {values.shape}", rule=f"one number{many}")
+    return _spread(grid, (rows, grid.shape[1]))
+
+
+def _spread(values: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    return np.ascontiguousarray(np.broadcast_to(values, shape))
 
 
 def grouped_product(given: Operands, format: Format) -> GroupedProduct:
@@ -410,7 +412,7 @@ def _scales(name: str, given: ArrayLike | None, rows: int) -> NDArray[np.float32
     values = scale_values(np.float32(1) if given is None else given)
     if values.size not in (1, rows):
         raise RefsimError("bad-shape", f"{name} has shape {values.shape}", rule=f"one number, or {rows}")
-    return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, 1), (rows, 1)))
+    return _spread(values.reshape(-1, 1), (rows, 1))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -439,15 +441,15 @@ class WeightOperands(FieldsCard):
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
         """Return the product with output of that shape and format. Raises RefsimError for operands that do not fit."""
         codes, row = self._weights()
-        scales = _grid("b_scale", _weight_scales(self.b_scale), codes.shape)
-        zeros = _grid("b_zero", _numbers("b_zero", self.b_zero), codes.shape)
+        scales = _by_row("b_scale", _weight_scales(self.b_scale), len(codes))
+        zeros = _by_row("b_zero", _numbers("b_zero", self.b_zero), len(codes))
         groups = max(scales.shape[1], zeros.shape[1])
         fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
         if not fits or codes.shape[1] % groups or (zeros != np.rint(zeros)).any():
             raise RefsimError(
                 "bad-shape", f"{groups} groups of K = {codes.shape[1]}", rule="a divisor of K, whole zeros"
             )
-        scales, zeros = (np.ascontiguousarray(np.broadcast_to(each, (len(codes), groups))) for each in (scales, zeros))
+        scales, zeros = (_spread(each, (len(codes), groups)) for each in (scales, zeros))
         own = {name: getattr(self, name) for name in ("a", "a_format", "c", "unit", "target", "k", "interval")}
         blank = ProductOperands(b=np.zeros(codes.shape, np.uint16), b_format=self._format(), **own)
         product = blank.product(format)
@@ -493,15 +495,3 @@ def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
     if array.dtype.kind not in "iuf":
         raise RefsimError("bad-dtype", f"{name} holds {array.dtype}", rule="numbers")
     return array.astype(np.float32)
-
-
-def _grid(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Any:
-    """Return (N, T) values of a number, (N,) or (N, T)."""
-    if values.size == 1:
-        return np.full((shape[0], 1), values.reshape(-1)[0], np.float32)
-    grid = values[:, None] if values.ndim == 1 else values
-    if grid.ndim != 2 or len(grid) != shape[0] or not grid.shape[1]:
-        raise RefsimError(
-            "bad-shape", f"{name} has shape {values.shape}", rule=f"one number, {shape[0]}, or ({shape[0]}, T)"
-        )
-    return grid

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from refsim.causes.operands import adder_of
 from refsim.computations.accumulating import Adder, adders
 from refsim.computations.attention import OnlineAttention
 from refsim.computations.norms import Norm
 from refsim.computations.row_functions import Floats, RowFunction
 from refsim.computations.silu import Silu
 from refsim.computations.softmax import Softmax
-from refsim.computations.ways import Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, E4M3, F16, F32, Format
@@ -77,10 +77,7 @@ class RowOperands(FieldsCard):
             if getattr(self, name) is not None and name not in found.has:
                 rule = f"in addition to x it has {', '.join(found.has)}"
                 raise RefsimError("usage", f"{self.function} has no {name}", rule=rule)
-        if format not in ROW_OUTPUTS:
-            raise RefsimError(
-                "format-mismatch", f"the output holds {format}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}"
-            )
+        _require_format("the output", format, ROW_OUTPUTS)
         x, held = _values("x", self.x, self.x_format, None)
         if x.ndim == 0 or x.size == 0:
             raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., columns), none of them empty")
@@ -114,11 +111,16 @@ class RowOperands(FieldsCard):
         return values.reshape(-1, shape[-1]) if name == "gate" else values
 
 
+def _require_format(what: str, row: Format, formats: tuple[Format, ...]) -> None:
+    """Raise RefsimError for a format that is none of `formats`."""
+    if row not in formats:
+        raise RefsimError("format-mismatch", f"{what} holds {row}", rule=f"one of {', '.join(map(str, formats))}")
+
+
 def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Format | None) -> tuple[Floats, Format]:
     """Return values in float32, and their format: `named`, the array's own, or `usual`."""
     codes, row = codes_with_format(name, given, named, usual)
-    if row not in ROW_OUTPUTS:
-        raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")
+    _require_format(name, row, ROW_OUTPUTS)
     return np.asarray(decode(codes, row, np.float32)), row
 
 
@@ -165,9 +167,7 @@ class AttentionOperands(FieldsCard):
         is_lse = shape == whole[:-1] and format is F32
         if not is_lse and shape != whole:
             raise RefsimError("bad-shape", f"the output has shape {shape}", rule=f"O {whole}, logarithms {whole[:-1]}")
-        if format not in ROW_OUTPUTS:
-            rule = f"one of {', '.join(map(str, ROW_OUTPUTS))}"
-            raise RefsimError("format-mismatch", f"the output holds {format}", rule=rule)
+        _require_format("the output", format, ROW_OUTPUTS)
         scale = self.scale if self.scale is not None else q.shape[2] ** -0.5
         exact = self.special == EXACT_FUNCTIONS
         scales = self._scales(row, len(q), len(k))
@@ -178,10 +178,7 @@ class AttentionOperands(FieldsCard):
     def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
         """Return codes (heads, length, depth) and their format."""
         codes, row = codes_with_format(name, getattr(self, name), self.format)
-        if row not in ATTENTION_FORMATS:
-            raise RefsimError(
-                "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"
-            )
+        _require_format(name, row, ATTENTION_FORMATS)
         if codes.ndim < 2 or 0 in codes.shape:
             raise RefsimError("bad-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
         return codes.reshape(-1, *codes.shape[-2:]), row
@@ -189,11 +186,9 @@ class AttentionOperands(FieldsCard):
     def _scales(self, row: Format, heads: int, kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Return float32 scales of q, k and v, one for each head; None for formats without scales."""
         given = [self.q_scale, self.k_scale, self.v_scale]
-        if all(each is None for each in given):
-            if row is not E4M3:
-                return None
-            given = [1.0, 1.0, 1.0]
         if row is not E4M3:
+            if all(each is None for each in given):
+                return None
             raise RefsimError("bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
         found = []
         for name, each, count in zip("qkv", given, (heads, kv_heads, kv_heads), strict=True):
@@ -207,10 +202,7 @@ class AttentionOperands(FieldsCard):
 
     def _chain(self, row: Format, *, exact: bool) -> Adder:
         """Return the adder of the reference."""
-        known = adders(row, row)
         if exact:
-            return next(adder for adder in known if adder.row is None)
+            return next(adder for adder in adders(row, row) if adder.row is None)
         own = profile(self.target, self.unit, row, row, F32, None)
-        k = max(own.k)
-        usual = Adder(own.name, Family.ACCUMULATOR, own.source, k=k, row=own)
-        return next((adder for adder in known if adder.has(own, k)), usual)
+        return adder_of(own, (row, row), max(own.k))

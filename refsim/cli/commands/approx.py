@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from refsim.render import Cell
 
 COLUMNS = (
-    Column("instruction", text=False),
-    Column("operand", strong=True),
-    Column("reads", label="read as", drop=3),
-    Column("code", label="result", strong=True),
+    Column("instruction", text=False, of="form.instruction"),
+    Column("operand", strong=True, of=lambda each: _one(tuple(map(each.bits, each.operands)))),
+    Column("reads", label="read as", drop=3, of=lambda each: _one(tuple(map(number, each.reads)))),
+    Column("code", label="result", strong=True, of=lambda each: each.bits(each.code)),
     Column("value", label="=", drop=2),
     Column("error", label="off", unit="ulp", align="right"),
-    Column("rounded", label="correctly rounded"),
+    Column("rounded", label="correctly rounded", of=lambda each: each.bits(each.rounded)),
     Column("steps", label="steps from it", align="right"),
     Column("neighbours", label="its neighbors", drop=4),
-    Column("before", label="the operand below gives", drop=5),
-    Column("after", label="the one above", drop=5),
+    Column("before", label="the operand below gives", drop=5, of=lambda each: each.shifted(0)),
+    Column("after", label="the one above", drop=5, of=lambda each: each.shifted(1)),
 )
 
 
@@ -67,6 +67,65 @@ class _Result:
         code = nearest_code(self.exact, row)
         return code & row.sign_mask if _value(code, row) and not self._flushed(_value(code, row)) else code
 
+    def bits(self, code: int) -> Bits:
+        """Return a code with the digits of the format."""
+        return Bits(code, self.form.format.bits + self.form.format.padding_bits)
+
+    @property
+    def value(self) -> Number:
+        """Return the result as a number."""
+        from refsim.cli.answers.anatomy import code_number
+
+        row, value = self.form.format, _value(self.code, self.form.format)
+        return code_number(self.code, row) if row.bits <= 32 else number(value, approximate=repr(value))
+
+    @property
+    def error(self) -> Number | None:
+        """Return the result minus the exact value, in ulp of the rounded result; None where one is not finite."""
+        from refsim.cli.answers.anatomy import step
+
+        row, exact = self.form.format, self.exact
+        value, rounded = _value(self.code, row), self.rounded
+        if not math.isfinite(value) or not math.isfinite(_value(rounded, row)) or not _is_finite(exact):
+            return None
+        error = (Fraction(value) - Fraction(exact)) / step(rounded, row)
+        return number(error if error.denominator < 1 << 20 else Fraction(float(error)))
+
+    @property
+    def steps(self) -> int | None:
+        """Return how many numbers of the format the result lies above the correctly rounded one; None for a NaN."""
+        row, codes = self.form.format, (self.code, self.rounded)
+        if any(_is_nan(code, row) for code in codes):
+            return None
+        here, there = ((word & ~row.sign_mask) * (-1 if word & row.sign_mask else 1) for word in codes)
+        return here - there
+
+    @property
+    def neighbours(self) -> "tuple[Bits | None, ...] | None":
+        """Return the numbers below and above the correctly rounded one, None for a NaN."""
+        from refsim.cli.answers.anatomy import neighbours
+
+        row, rounded = self.form.format, self.rounded
+        beside = () if _is_nan(rounded, row) else neighbours(rounded, row)
+        return tuple(None if code is None or _is_nan(code, row) else self.bits(code) for code in beside) or None
+
+    def shifted(self, side: int) -> "Cell":
+        """Return the results with each operand in turn replaced by the next number below (side 0) or above (side 1)."""
+        import numpy as np
+
+        from refsim.cli.answers.anatomy import neighbours
+
+        row, found = self.form.format, list[Bits | None]()
+        for place, code in enumerate(self.operands):
+            other = None if _is_nan(code, row) else neighbours(code, row)[side]
+            if other is None:
+                found.append(None)
+                continue
+            words = (*self.operands[:place], other, *self.operands[place + 1 :])
+            result = self.form.words(*(np.array([word], row.code_dtype) for word in words))
+            found.append(self.bits(int(result[0])))
+        return _one(tuple(found))
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("-t", "--format", "row", metavar="FORMAT", help="f32 (the default), f16, bf16 or f64.")
@@ -100,7 +159,7 @@ def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]
     results = [
         _Result(form, operands, int(code)) for operands, code in zip(zip(*columns, strict=True), found, strict=True)
     ]
-    table = Table(COLUMNS, tuple(map(_cells, results)), key="results")
+    table = Table.of(COLUMNS, results, key="results")
     hints = ["bits of sm_90 and sm_90a, recorded on an H200 and an H100; on other targets they are assumed"]
     if form.by_upper_words:
         hints.append(
@@ -170,49 +229,8 @@ def _value_code(word: str, row: "Format") -> list[int]:
     return [nearest_code(parse_value(word).exact, row)]
 
 
-def _cells(each: _Result) -> "tuple[Cell, ...]":
-    """Return the cells of a result: operands, code, value, error, correctly rounded code and the neighbors."""
-    from refsim.cli.answers.anatomy import as_bits, code_number, neighbours
-
-    row, value = each.form.format, _value(each.code, each.form.format)
-    rounded = each.rounded
-    beside = () if _is_nan(rounded, row) else neighbours(rounded, row)
-    before, after = (_shifted(each, side) for side in (0, 1))
-    return (
-        each.form.instruction,
-        _one(tuple(as_bits(code, row) for code in each.operands)),
-        _one(tuple(number(value) for value in each.reads)),
-        as_bits(each.code, row),
-        code_number(each.code, row) if row.bits <= 32 else number(value, approximate=repr(value)),
-        _error(each, rounded),
-        as_bits(rounded, row),
-        _steps(each.code, rounded, row),
-        tuple(None if code is None or _is_nan(code, row) else as_bits(code, row) for code in beside) or None,
-        before,
-        after,
-    )
-
-
 def _one(cells: "tuple[Cell, ...]") -> "Cell":
     return cells[0] if len(cells) == 1 else cells
-
-
-def _shifted(each: _Result, side: int) -> "Cell":
-    """Return the results with each operand in turn replaced by the next number below (side 0) or above (side 1)."""
-    import numpy as np
-
-    from refsim.cli.answers.anatomy import as_bits, neighbours
-
-    row, found = each.form.format, list[Bits | None]()
-    for place, code in enumerate(each.operands):
-        other = None if _is_nan(code, row) else neighbours(code, row)[side]
-        if other is None:
-            found.append(None)
-            continue
-        words = (*each.operands[:place], other, *each.operands[place + 1 :])
-        result = each.form.words(*(np.array([word], row.code_dtype) for word in words))
-        found.append(as_bits(int(result[0]), row))
-    return _one(tuple(found))
 
 
 def _value(code: int, row: "Format") -> float:
@@ -225,26 +243,5 @@ def _is_nan(code: int, row: "Format") -> bool:
     return math.isnan(_value(code, row))
 
 
-def _error(each: _Result, rounded: int) -> Number | None:
-    """Return the result minus the exact value, in ulp of the rounded result; None where one of them is not finite."""
-    from refsim.cli.answers.anatomy import step
-
-    row, exact = each.form.format, each.exact
-    value = _value(each.code, row)
-    if not math.isfinite(value) or not math.isfinite(_value(rounded, row)) or not _is_finite(exact):
-        return None
-    error = (Fraction(value) - Fraction(exact)) / step(rounded, row)
-    return number(error if error.denominator < 1 << 20 else Fraction(float(error)))
-
-
 def _is_finite(exact: Fraction | float) -> bool:
     return isinstance(exact, Fraction) or math.isfinite(exact)
-
-
-def _steps(code: int, rounded: int, row: "Format") -> int | None:
-    """Return how many numbers of the format the result lies above the correctly rounded one; None for a NaN."""
-    if _is_nan(code, row) or _is_nan(rounded, row):
-        return None
-    places = ((word & ~row.sign_mask) * (-1 if word & row.sign_mask else 1) for word in (code, rounded))
-    here, there = places
-    return here - there
