@@ -36,7 +36,7 @@ OTHER_WORDS = {
     "silicon/second_definition.py": "operands of the second definitions, in their own words",
     "silicon/scalar_probe.py": "kinds of PTX registers",
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
-    "cli/answers/launch_views.py": "the PTX type of a register",
+    "cli/commands/simulate.py": "the PTX type of a register",
     "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",
     "device/cuda_launcher.py": "the codes of DLPack, some for types of ml_dtypes that no format has",
     "../gpu/probes/layouts_": "parts of PTX opcodes, in files that recordings hold the hash of, and what runs them",

@@ -13,8 +13,9 @@ import numpy as np
 from refsim import files, ptx
 from refsim.bringup.report import PASS, Case, Report, read_report
 from refsim.bringup.state import State
-from refsim.cli.answers import dumps, layoutcheck
+from refsim.cli.answers import dumps
 from refsim.cli.arguments import codes_in
+from refsim.cli.commands import layout
 from refsim.device import cache
 from refsim.formats import E4M3, format_named
 from refsim.kernels import Kernel
@@ -257,8 +258,8 @@ READERS = (
     Reader("x.json", _sidecars, _vectors),
     Reader("recorded/x.npz", _recordings, _vectors),
     Reader("streams/x.npz.xz", _streams, _vectors),
-    Reader("map.npy", _maps, lambda path: layoutcheck.against(LAYOUT, path)),
-    Reader("map.csv", _tables, lambda path: layoutcheck.against(LAYOUT, path)),
+    Reader("map.npy", _maps, lambda path: layout.against(LAYOUT, path)),
+    Reader("map.csv", _tables, lambda path: layout.against(LAYOUT, path)),
     Reader("dump.bin", lambda folder: [bytes(512), bytes(range(256)) * 2], _dumped),
     Reader("codes.txt", lambda folder: [b"0x7e 0x10\n 0b101 7\n", b"1 2 3"], lambda path: codes_in([str(path)], E4M3)),
 )

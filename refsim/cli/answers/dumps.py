@@ -88,7 +88,7 @@ def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
     if shape is not None:
         if codes.size != shape[0] * shape[1]:
             bits, what = stored.format.bits + stored.format.padding_bits, f"{shape[0]} x {shape[1]} {stored.format}"
-            raise _wrong_size(file, what, shape[0] * shape[1] * bits // 8, codes.size * bits // 8)
+            raise _wrong_size(file, f"the dump is {what}", shape[0] * shape[1] * bits // 8, codes.size * bits // 8)
         return Dump(codes.reshape(shape), stored.format, {})
     if codes.ndim >= 2:
         return Dump(codes.reshape(-1, codes.shape[-1]), stored.format, {})
@@ -108,7 +108,7 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
         row, count = stored.format, fragment.threads * fragment.values
         if stored.codes.size != count:
             what = f"{fragment.threads} {fragment.units[0]}s of {fragment.values} {row}"
-            raise _wrong_size(file, what, count * stored.codes.dtype.itemsize, stored.codes.nbytes)
+            raise _wrong_size(file, f"the dump is {what}", count * stored.codes.dtype.itemsize, stored.codes.nbytes)
         held = stored.codes.reshape(fragment.threads, fragment.values)
     threads, values = fragment.holder(*np.ogrid[: fragment.shape[0], : fragment.shape[1]])
     where = places(fragment, threads, values)
@@ -126,7 +126,7 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
     content = np.frombuffer(read_whole(file, MOST_BYTES, "a dump of registers"), np.uint8)
     if content.size != expected:
         what = f"{fragment.threads} {fragment.units[0]}s of {fragment.values} values of {fragment.slot_bits} bits"
-        raise _wrong_size(file, what, expected, content.size)
+        raise _wrong_size(file, f"the dump is {what}", expected, content.size)
     bits = np.unpackbits(content, bitorder="little").reshape(fragment.threads, fragment.values, fragment.slot_bits)
     kept = bits[..., fragment.element_shift : fragment.element_shift + fragment.element_bits].astype(row.code_dtype)
     weights = np.left_shift(np.ones(1, row.code_dtype), np.arange(fragment.element_bits, dtype=row.code_dtype))
@@ -142,7 +142,7 @@ def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, majo
     made = tile(major, mode, element_bytes(stored.format), shape)
     if stored.codes.nbytes != made.size_bytes:
         what = f"{shape[0]} x {shape[1]} {stored.format}, {major}-major, swizzle {mode}"
-        raise _wrong_size(file, what, made.size_bytes, stored.codes.nbytes)
+        raise _wrong_size(file, f"the dump is {what}", made.size_bytes, stored.codes.nbytes)
     mn, k = np.ogrid[: shape[0], : shape[1]]
     byte = made.address(mn, k)
     codes = stored.codes.reshape(-1)[byte // made.element_bytes]
@@ -171,14 +171,9 @@ def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], 
     """Return the scales of a dump as (rows, blocks). Raises RefsimError for a dump of another size."""
     expected, found = layout.size_bytes(shape), stored.codes.nbytes
     if expected != found:
-        padded = layout.padded(shape)
-        raise RefsimError(
-            "truncated-file" if found < expected else "trailing-bytes",
-            f"expected {expected} bytes, found {found}",
-            where=str(file),
-            rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
-            kind=Kind.UNREADABLE,
-        )
+        rows, blocks = layout.padded(shape)
+        rule = f"{layout.name}: {shape[0]} x {shape[1]} pads to {rows} x {blocks} elements of {layout.element_bytes} B"
+        raise _wrong_size(file, rule, expected, found, help="")
     return layout.unshuffle(stored.codes.reshape(-1), shape)
 
 
@@ -186,12 +181,10 @@ def _shape_needed(name: str) -> RefsimError:
     return RefsimError("shape-needed", f"layout {name} has no extent of its own", help="give --shape ROWSxCOLS")
 
 
-def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError:
-    return RefsimError(
-        "truncated-file" if found < expected else "trailing-bytes",
-        f"expected {expected} bytes, found {found}",
-        str(file),
-        rule=f"the dump is {what}",
-        help="give the file and the -t FORMAT of this layout; without --layout the file is shown as it is",
-        kind=Kind.UNREADABLE,
-    )
+OTHERWISE = "give the file and the -t FORMAT of this layout; without --layout the file is shown as it is"
+
+
+def _wrong_size(file: Path, rule: str, expected: int, found: int, help: str = OTHERWISE) -> RefsimError:
+    code = "truncated-file" if found < expected else "trailing-bytes"
+    what = f"expected {expected} bytes, found {found}"
+    return RefsimError(code, what, str(file), rule=rule, help=help, kind=Kind.UNREADABLE)

@@ -86,7 +86,12 @@ OF_FILES = OF_EVERY_ANSWER | {"row", "keys"}
 _OF_PRODUCTS = OF_FILES | {"a", "b", "c", "a_scale", "b_scale", "a_format", "b_format"}
 _OF_FLOATS = _OF_PRODUCTS | {"unit", "target"}
 _OF_SUMS = _OF_FLOATS | {"k", "instruction_k", "interval", "at"}
+_OF_BLOCKS = _OF_FLOATS | {"scale_format", "global_scale"}
+_OF_INTEGERS = _OF_PRODUCTS | _names(operand_files.ZeroPoints) | {"at"}
 _OF_FUNCTIONS = OF_FILES | _names(operand_files.FunctionOptions)
+_OF_ROWS = _OF_FUNCTIONS | _names(operand_files.RowFiles)
+_OF_ATTENTION = _OF_FUNCTIONS | _names(operand_files.AttentionFiles) | {"unit", "target", "at"}
+_OF_QUANTISERS = OF_FILES | _names(operand_files.NarrowedFiles) - {"values"} | {"operand_format"}
 
 
 @dataclass(frozen=True)
@@ -107,29 +112,12 @@ KERNEL = Inquiry("a kernel and its case", "KERNEL CASE", OF_EVERY_ANSWER | {"fil
 OUTPUTS = Inquiry("outputs alone", "A B", OF_FILES)
 PRODUCT = Inquiry("a product", "--a and --b", _OF_SUMS | {"b_zero"}, operand_files.product)
 EXPERTS = Inquiry("rows of experts", "--m-indices", _OF_SUMS | {"m_indices"}, operand_files.product)
-BLOCKS = Inquiry(
-    "a block-scaled product", "--scale-format", _OF_FLOATS | {"scale_format", "global_scale"}, operand_files.product
-)
-OF_INTEGERS = Inquiry(
-    "a product of integers",
-    "--a-format s8",
-    _OF_PRODUCTS | _names(operand_files.ZeroPoints) | {"at"},
-    operand_files.product,
-)
-ROW = Inquiry("a function of rows", "--row", _OF_FUNCTIONS | _names(operand_files.RowFiles), operand_files.row_function)
-ATTENTION = Inquiry(
-    "attention",
-    "--attention",
-    _OF_FUNCTIONS | _names(operand_files.AttentionFiles) | {"unit", "target", "at"},
-    operand_files.attention,
-)
+BLOCKS = Inquiry("a block-scaled product", "--scale-format", _OF_BLOCKS, operand_files.product)
+OF_INTEGERS = Inquiry("a product of integers", "--a-format s8", _OF_INTEGERS, operand_files.product)
+ROW = Inquiry("a function of rows", "--row", _OF_ROWS, operand_files.row_function)
+ATTENTION = Inquiry("attention", "--attention", _OF_ATTENTION, operand_files.attention)
 VALUES = Inquiry("values that were rounded", "--values", OF_FILES | {"values", "scales"}, operand_files.rounded_values)
-QUANTISER = Inquiry(
-    "a quantizer",
-    "--quantized",
-    OF_FILES | _names(operand_files.NarrowedFiles) - {"values"} | {"operand_format"},
-    operand_files.quantiser,
-)
+QUANTISER = Inquiry("a quantizer", "--quantized", _OF_QUANTISERS, operand_files.quantiser)
 QUESTIONS = (OUTPUTS, PRODUCT, EXPERTS, BLOCKS, OF_INTEGERS, ROW, ATTENTION, VALUES, QUANTISER, CASE, KERNEL)
 _SAID_BY = {"attention": ATTENTION, "function": ROW, "quantized": QUANTISER, "values": VALUES}
 
