@@ -119,17 +119,22 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
 
     A text file holds codes between blanks; refsim.files reads npy, npz, safetensors and raw files.
     """
-    codes: list[int] = []
+    codes, otherwise = list[int](), f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size"
     for word in words:
         if word == "-":
             codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
         elif number_in(word) is None and names_array(word):
-            codes += _codes_of_array(Path(word), row)
+            stored = load_codes(Path(word), row)
+            require_few(stored.codes.size, otherwise)
+            codes += [int(code) for code in stored.codes.reshape(-1)]
         elif number_in(word) is None and os.path.isfile(word):
-            codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
+            from refsim.files.access import read_whole
+
+            content = read_whole(Path(word), MOST_TEXT, "a list of codes")
+            codes += [parse_code(each, row) for each in _words(content, word)]
         else:
             codes.append(parse_code(word, row))
-        require_few(len(codes), f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size")
+        require_few(len(codes), otherwise)
     return codes
 
 
@@ -209,12 +214,6 @@ def load_named(path: Path, key: str | None = None) -> "Stored | None":
         return None
 
 
-def _codes_of_array(path: Path, row: "Format") -> list[int]:
-    stored = load_codes(path, row)
-    require_few(stored.codes.size, f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size")
-    return [int(code) for code in stored.codes.reshape(-1)]
-
-
 def words_in(words: Iterable[str]) -> Iterator[str]:
     """Yield the words, with the words of standard input in the place of `-`."""
     for word in words:
@@ -229,12 +228,6 @@ def refuse_options(words: Iterable[str]) -> None:
     for word in words:
         if word.startswith("--") or word in ("-h", "-t", "-o"):
             raise click.NoSuchOption(word, ctx=click.get_current_context())
-
-
-def _words_of_file(path: Path) -> list[str]:
-    from refsim.files.access import read_whole
-
-    return _words(read_whole(path, MOST_TEXT, "a list of codes"), str(path))
 
 
 def _words(content: bytes, where: str) -> list[str]:

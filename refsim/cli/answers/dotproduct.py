@@ -76,20 +76,13 @@ class Question:
                 factors += [value_of(scale, of.scale_format) for scale in self.scales(i)]
             if not all(map(is_number, factors)):
                 return None
-            values.append(_multiplied(factors))
+            values.append(math.prod(Fraction(factor) for factor in factors))
         return sum((Fraction(value) for value in values), Fraction(0)) if is_number(values[0]) else None
 
 
 def is_number(value: Fraction | float) -> bool:
     """Return whether a value is finite."""
     return isinstance(value, Fraction) or value == 0
-
-
-def _multiplied(factors: list[Fraction | float]) -> Fraction:
-    result = Fraction(1)
-    for factor in factors:
-        result *= Fraction(factor)
-    return result
 
 
 def head(question: Question, result: int) -> Wording:
@@ -215,11 +208,6 @@ class Line:
         if self.units is None or self.quantum is None:
             return None
         return number(self.term.value - self.units * Fraction(2) ** self.quantum)
-
-    @property
-    def is_zero(self) -> bool:
-        """Return whether the term is zero."""
-        return is_zero(self.term)
 
 
 @dataclass(frozen=True)
@@ -455,7 +443,7 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
     for shown in steps:
         for line in shown.lines:
             is_spare = line.place is not None or not line.label  # a product, or the +0 before a late C
-            if zeros or not (line.is_zero and is_spare):
+            if zeros or not (is_zero(line.term) and is_spare):
                 value = (_value(line.term), line.term.exponent, line.units, line.lost)
                 rows.append((shown.number, line.label or "+0", *_factors(question, line), *value))
     return Table(columns, tuple(rows), key="terms")

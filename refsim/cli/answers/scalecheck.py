@@ -34,13 +34,13 @@ LAYOUTS = (
     Column("differ", align="right"),
 )
 RULES = (
-    Column("format", strong=True),
+    Column("format", strong=True, of="block.name"),
     Column("recipe", strong=True),
     Column("differ", align="right"),
-    Column("row", label="first", align="right"),
-    Column("block", label=" ", gap=1),
-    Column("given", gap=3),
-    Column("expected"),
+    Column("row", label="first", align="right", of=lambda rule: rule.first[0]),
+    Column("block", label=" ", gap=1, of=lambda rule: rule.first[1]),
+    Column("given", gap=3, of=lambda rule: rule.first[2]),
+    Column("expected", of=lambda rule: rule.first[3]),
 )
 
 
@@ -77,7 +77,7 @@ class Rule:
     block: "BlockFormat"
     recipe: str
     differ: int
-    first: tuple[int, int, int, int] | None
+    first: "tuple[Cell, ...]"
 
 
 def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
@@ -163,10 +163,10 @@ def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
     found = []
     for each in made:
         wrong = np.argwhere(each.scales != matrix)
-        first = None
+        first: tuple[Cell, ...] = (None,) * 4
         if len(wrong):
             row, at = (int(index) for index in wrong[0])
-            first = row, at, int(matrix[row, at]), int(each.scales[row, at])
+            first = row, at, *(Bits(int(scales[row, at]), 8 * matrix.itemsize) for scales in (matrix, each.scales))
         found.append(Rule(each.block, each.recipe, len(wrong), first))
     return sorted(found, key=lambda rule: rule.differ)
 
@@ -190,12 +190,7 @@ def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -
     tables.append(Table(LAYOUTS, rows, key="layouts"))
     best = min(held.items(), key=lambda each: each[1][0].differ if each[1] else stored.codes.size, default=None)
     if best and best[1]:
-        width = 8 * stored.codes.dtype.itemsize
-        told: list[tuple[Cell, ...]] = []
-        for rule in best[1]:
-            where = rule.first and (*rule.first[:2], Bits(rule.first[2], width), Bits(rule.first[3], width))
-            told.append((rule.block.name, rule.recipe, rule.differ, *(where or (None, None, None, None))))
-        tables.append(Table(RULES, tuple(told), key="recipes"))
+        tables.append(Table.of(RULES, best[1], key="recipes"))
     title = f"{stored.codes.nbytes} B for {shape[0]} x {shape[1]} scales"
     return Answer(Document(tuple(tables), title), AGREED if agreed else FAILED)
 

@@ -24,6 +24,7 @@ from refsim.cli.names import KERNEL_NAME
 from refsim.cli.options import DIRECTORY_PATH, Options, argument, option
 from refsim.cli.progress import reporting
 from refsim.errors import RefsimError, counted, internal_error
+from refsim.render import facts_of
 
 if TYPE_CHECKING:
     from refsim.device import Device
@@ -374,11 +375,8 @@ class _Run:
             named = list(self.asked.files) or kernel_paths()
         except RefsimError:  # a pyproject.toml that is being written
             named = []
-        return list(
-            dict.fromkeys(
-                [Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *self.python_files, *files]
-            )
-        )
+        own = [Path("pyproject.toml").absolute(), *map(Path.absolute, named)]
+        return list(dict.fromkeys([*own, *declaring, *self.python_files, *files]))
 
     def _chosen(self) -> "tuple[list[Kernel], dict[str, RefsimError]]":
         """Return the kernels that names and -k select, and the errors of files and names that may be among them.
@@ -417,17 +415,8 @@ class _Run:
         if asked.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
             return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, asked.profile, promise=promise))
         try:
-            ended = run_part(
-                kernel,
-                device,
-                profile=asked.profile,
-                cases=asked.cases,
-                seed=asked.seed,
-                failures_dir=asked.failures,
-                suspect_seconds=asked.suspect_seconds,
-                on_progress=report,
-            )
-            verdict = completed(*ended)
+            given = facts_of(asked, "profile cases seed suspect_seconds failures_dir=failures")
+            verdict = completed(*run_part(kernel, device, **given, on_progress=report))
         except Exception as problem:
             if isinstance(problem, RefsimError):
                 error = problem

@@ -85,7 +85,8 @@ def kinds_of(row: Format) -> list[list[Any]]:
     found: list[list[Any]] = []
     for first in sorted(start for start in starts if 0 <= start < limit):
         code = first << row.padding_bits
-        said = [kind_of(code, row, row.value(code)), _special(row.value(code))]
+        value = row.value(code)
+        said = [kind_of(code, row, value), "" if math.isfinite(value) else str(value)]
         if found and found[-1][2:] == said:
             continue
         if found:
@@ -102,10 +103,6 @@ def _one(row: Format) -> int:
 def _number(code: int, row: Format) -> int | str:
     """Return a code in a form that JavaScript reads exactly: an integer, or text for wide codes."""
     return str(code) if row.code_bits > EXACT_BITS else code
-
-
-def _special(value: float) -> str:
-    return "nan" if math.isnan(value) else str(value) if math.isinf(value) else ""
 
 
 def memory_rows() -> dict[str, Any]:
@@ -236,7 +233,7 @@ def fragment_terms(each: Fragment) -> tuple[Terms, Terms, Terms, Terms]:
     row, col = each.elements
     used = row >= 0
     thread, value = int(used.sum(1).argmax()), int(used.sum(0).argmax())
-    by_thread = [_first_column(table, used, value) for table in (row, col)]
+    by_thread = [np.where(used[:, value], table[:, value], -1) for table in (row, col)]
     by_value = [np.where(used[thread], table[thread] - table[thread, value], -1) for table in (row, col)]
     threads, values = np.asarray(used.any(1)), np.asarray(used.any(0))
     made = [down[:, None] + across[None, :] for down, across in zip(by_thread, by_value, strict=True)]
@@ -245,10 +242,6 @@ def fragment_terms(each: Fragment) -> tuple[Terms, Terms, Terms, Terms]:
         raise RuntimeError(f"{each.name}: row and col are no sums of what thread and value add")
     lists = [_terms(by_thread[0], threads), _terms(by_thread[1], threads)]
     return lists[0], lists[1], _terms(by_value[0], values), _terms(by_value[1], values)
-
-
-def _first_column(table: NDArray[np.int64], used: NDArray[np.bool_], value: int) -> NDArray[np.int64]:
-    return np.asarray(np.where(used[:, value], table[:, value], -1))
 
 
 def _terms(terms: NDArray[np.int64], used: NDArray[np.bool_]) -> Terms:
