@@ -10,7 +10,7 @@ import click
 
 from refsim.cli.delivery import answers
 from refsim.cli.registry import Group
-from refsim.device.projects import paths_of
+from refsim.device.kernel_sources import paths_of
 from refsim.errors import RefsimError
 from refsim.render import Column, Command, Document, Table, Wording
 

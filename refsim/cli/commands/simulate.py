@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from refsim.errors import RefsimError
     from refsim.ptx import AddressWatch, Arithmetic, BankUse, Crowd, GlobalMemory, Program, Trace, WarpTrace
     from refsim.ptx.checks.first_nan import NanRow, NonFinite
-    from refsim.ptx.observers.accesses import Touched
-    from refsim.ptx.observers.steps import Held, Ran
+    from refsim.ptx.observers.steps import Held, Ran, Touched
     from refsim.ptx.text.syntax import Statement
     from refsim.render import Cell
 

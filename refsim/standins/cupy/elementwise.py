@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.text.declared_types import C_NAMES
+from refsim.ptx.text.source_names import C_NAMES
 from refsim.standins.cupy.arrays import contiguous, kind_of, ndarray
 from refsim.standins.cupy.driver import as_cupy
 from refsim.standins.cupy.raw import ILLEGAL_ADDRESS, KernelSource
