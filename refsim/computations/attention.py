@@ -25,7 +25,8 @@ AT_ONCE = 8  # rows whose products a loop holds at a time
 
 @dataclass
 class OnlineState:
-    """The state of some rows of a head: largest score, base of the last exponents, sums by lane, weighted values."""
+    """The state of some rows of some heads, (heads, rows): largest score, base of the last exponents; with one more
+    dimension, sums by lane and weighted values."""
 
     top: Floats
     base: Floats
@@ -161,26 +162,33 @@ class OnlineAttention(Computation):
 
     def _of_head(self, plan: Choices, head: int, rows: NDArray[np.int64], end: int | None = None) -> Floats:
         """Return O or the logarithms of some rows of a head, from the keys before `end`."""
-        q_scale, k_scale, v_scale = self._head_scales(plan, head)
+        heads = np.array([head])
+        return np.asarray(self.finished(plan, self.states(plan, heads, rows, end), heads)[0])
+
+    def states(
+        self, plan: Choices, heads: NDArray[np.int64], rows: NDArray[np.int64], end: int | None = None
+    ) -> OnlineState:
+        """Return the state of the same rows of some heads after the keys before `end`."""
         factor = np.float32(np.float32(plan.factor) * (np.float32(1) if plan.function in NATURAL else LOG2_OF_E))
-        factor = np.float32(np.float32(factor * q_scale) * k_scale)
-        keys = self.k.shape[1] + plan.mask.pads
+        q_scale, k_scale, _ = self._scales_of(plan, heads)
+        factors = factor * q_scale * k_scale
         seen, ends = self._seen(plan, rows, end)
-        tile = plan.tile or -(-keys // 8) * 8
-        s = self._scores(plan, head, rows, -(-keys // tile) * tile)
-        s = np.where(np.arange(s.shape[1]) < seen[:, None], s, np.float32(-np.inf))
-        v = padded(self._operand(plan.v_read, self.v, plan.heads[1], head), s.shape[1])
-        start = np.full(len(rows), -np.inf, np.float32)
-        lanes = 4 if plan.lanes is steps.QUAD else 1
+        tile = plan.tile or -(-(self.k.shape[1] + plan.mask.pads) // 8) * 8
+        width = max(1, -(-int(ends.max(initial=0)) // tile)) * tile
+        s = self._scores(plan, heads, rows, width)
+        s = np.where(np.arange(width) < seen[:, None], s, np.float32(-np.inf))
+        v = self._operands(plan.v_read, self.v, plan.heads[1], heads, width)
+        shape, lanes = s.shape[:2], 4 if plan.lanes is steps.QUAD else 1
+        top, base = np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
         columns = 0 if self.is_lse else self.v.shape[2]
-        zeros = np.zeros((len(rows), lanes), np.float32), np.zeros((len(rows), columns), np.float32)
-        state = OnlineState(start, np.zeros(len(rows), np.float32), *zeros)
-        formats = (self.operand, plan.v_read.format or self.operand)
-        for first in range(0, s.shape[1], tile):
+        zeros = np.zeros((*shape, lanes), np.float32), np.zeros((*shape, columns), np.float32)
+        state, formats = OnlineState(top, base, *zeros), (self.operand, plan.v_read.format or self.operand)
+        for first in range(0, width, tile):
             mine = np.flatnonzero(plan.taken.apply(first, tile, ends))
             if len(mine):
-                _take(plan, state, mine, s[mine, first : first + tile], v[first : first + tile], factor, formats)
-        return self._finished(plan, state, v_scale)
+                part = slice(first, first + tile)
+                _take(plan, state, mine, s[:, mine, part], v[:, part], factors, formats)
+        return state
 
     def _wide(self, plan: Choices, head: int, rows: NDArray[np.int64], end: int | None = None) -> Doubles:
         """Return O or the logarithms of some rows of a head with all steps in float64 and all keys at once."""
@@ -205,6 +213,10 @@ class OnlineAttention(Computation):
         ways = (plan.q_scale, plan.k_scale, plan.v_scale)
         return [way.apply(scales, mine, head) for way, scales, mine in zip(ways, self.scales, own, strict=True)]
 
+    def _scales_of(self, plan: Choices, heads: NDArray[np.int64]) -> Floats:
+        """Return the scales of q, k and v of some heads, (3, heads)."""
+        return np.array([self._head_scales(plan, head) for head in heads.tolist()], np.float32).T
+
     def _seen(
         self, plan: Choices, rows: NDArray[np.int64], end: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -218,37 +230,44 @@ class OnlineAttention(Computation):
         seen, ends = plan.mask.apply(rows, queries, keys), ends - (plan.taken is steps.ONE_KEY_LESS)
         return (seen, ends) if end is None else (np.minimum(seen, end), np.minimum(ends, end))
 
-    def _scores(self, plan: Choices, head: int, rows: NDArray[np.int64], width: int) -> Floats:
-        """Return the products of Q and K, (rows, width); zeros after the last key."""
+    def _scores(self, plan: Choices, heads: NDArray[np.int64], rows: NDArray[np.int64], width: int) -> Floats:
+        """Return the products of Q and K, (heads, rows, width); zeros after the last key."""
 
         def made() -> Floats:
-            q = plan.q_read.read(self._queries(plan, head, rows), self.operand)
-            k = padded(self._operand(plan.k_read, self.k, plan.heads[0], head), width)
+            q = plan.q_read.read(self._queries(plan, heads, rows), self.operand)
+            k = self._operands(plan.k_read, self.k, plan.heads[0], heads, width)
             return sum_of_products(plan.adder, q[0], k, None, (q[1], plan.k_read.format or self.operand))
 
-        return self.once((head, rows.tobytes(), width), plan, "adder q_read k_read heads queries", made)  # type: ignore[no-any-return]
+        key = heads.tobytes(), rows.tobytes(), width
+        return self.once(key, plan, "adder q_read k_read heads queries", made)  # type: ignore[no-any-return]
 
-    def _queries(self, plan: Choices, head: int, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the codes of the rows of Q that a plan takes."""
+    def _queries(self, plan: Choices, heads: Any, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the codes of the rows of Q that a plan takes, of a head or of several."""
         places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
-        return np.asarray(self.q[head][np.clip(places, 0, self.q.shape[1] - 1)])
+        return np.take(self.q[heads], np.clip(places, 0, self.q.shape[1] - 1), axis=-2)
+
+    def _operands(
+        self, read: OperandReading, codes: NDArray[Any], way: Way, heads: NDArray[np.int64], width: int
+    ) -> NDArray[Any]:
+        """Return `width` keys or values of each head, zeros after the last."""
+        return np.stack([padded(self._operand(read, codes, way, head), width)[:width] for head in heads.tolist()])
 
     def _operand(self, read: OperandReading, codes: NDArray[Any], heads: Way, head: int) -> NDArray[Any]:
         """Return the keys or values of a head; zeros for a head after the last."""
         place = heads.apply(head, self.group, len(codes))
         return read.read(codes[place] if place < len(codes) else np.zeros_like(codes[0]), self.operand)[0]
 
-    def _finished(self, plan: Choices, state: OnlineState, v_scale: np.float32) -> Floats:
-        """Return O, or the logarithms, from the state after the last tile."""
-        total = steps.lanes_met(state.sums)
+    def finished(self, plan: Choices, state: OnlineState, heads: NDArray[np.int64]) -> Floats:
+        """Return O (heads, rows, D), or the logarithms (heads, rows, 1), from the state after the last tile."""
+        total = steps.lanes_met(_flat(state.sums)).reshape(*state.top.shape, 1)
         if self.is_lse:
-            log2 = approximate("lg2", words(total), ftz=True).view(np.float32)
+            base, log2 = state.base[..., None], approximate("lg2", words(total), ftz=True).view(np.float32)
             natural = np.log(total.astype(np.float64)).astype(np.float32)
-            base = state.base if plan.function not in NATURAL else state.base * LOG2_OF_E
             if plan.function in NATURAL and plan.logarithm is steps.LSE_NATURAL:
-                return (state.base + natural)[:, None]
-            return np.asarray(plan.logarithm.apply(base, log2, natural), np.float32)[:, None]
-        below = np.where(total == 0, np.float32(1), total)[:, None]
+                return np.asarray(base + natural, np.float32)
+            base = base if plan.function not in NATURAL else base * LOG2_OF_E
+            return np.asarray(plan.logarithm.apply(base, log2, natural), np.float32)
+        below = np.where(total == 0, np.float32(1), total)
 
         def divided(o: Floats) -> Floats:
             return np.asarray(plan.quotient.apply(np.ascontiguousarray(o), below), np.float32)
@@ -256,8 +275,9 @@ class OnlineAttention(Computation):
         if self.scales is None:
             o = divided(state.values)
         else:
+            v_scale = self._scales_of(plan, heads)[2][:, None, None]
             o = plan.scaled.apply(state.values, divided, divided(np.ones_like(below)), v_scale)
-        return np.where(total[:, None] == 0, np.float32(0), o)
+        return np.where(total == 0, np.float32(0), o)
 
     def another(self, seed: int, *, wide: bool = False) -> "OnlineAttention":
         """Return as many heads with other numbers, fewer rows and some more keys."""
@@ -269,36 +289,45 @@ class OnlineAttention(Computation):
         return replace(self, q=np.asarray(q), k=np.asarray(k), v=np.asarray(v), format=format)
 
 
+def _flat(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values (heads, rows, ...) as those of rows."""
+    return values.reshape(-1, *values.shape[2:])
+
+
 def _take(
     plan: Choices,
     state: OnlineState,
     mine: NDArray[np.int64],
     s: Floats,
     v: NDArray[Any],
-    factor: np.float32,
+    factors: Floats,
     formats: tuple[Format, Any],
 ) -> None:
-    """Update the state of the rows `mine` with one more tile of keys and values."""
-    before = state.top[mine]
+    """Update the state of the rows `mine` of every head with one more tile of scores (heads, rows, keys) and values."""
+    heads, s = len(s), _flat(s)
+    factor, shift = np.repeat(factors, len(mine)), np.float32(plan.shift)
+    before = _flat(state.top[:, mine])
     begin = before if plan.top is steps.RUNNING_MAXIMUM else np.full_like(before, -np.inf)
     top = np.fmax(begin, np.fmax.reduce(s, axis=1, initial=-np.inf)).astype(np.float32)
     used = np.where(np.isneginf(top) | (plan.top is steps.ZERO_MAXIMUM), np.float32(0), top).astype(np.float32)
-    shift = np.float32(plan.shift)
-    p = plan.function.apply(plan.exponent.apply(s, used[:, None], factor, shift))
+    p = plan.function.apply(plan.exponent.apply(s, used[:, None], factor[:, None], shift))
     kept = steps.factor_of_older(plan.function, plan.rescaled, plan.top, before, used, factor)
     held = steps.narrowed_weights(plan.weights, plan.narrowing, p, formats[0])
     added = plan.lanes.apply(plan.summed.apply(p, held))
     of_sums = np.ones_like(kept) if plan.rescaled in (steps.SUMS_KEPT, steps.BOTH_KEPT) else kept
     of_values = np.ones_like(kept) if plan.rescaled in (steps.VALUES_KEPT, steps.BOTH_KEPT) else kept
-    if state.values.shape[1]:
-        older = state.values[mine] * of_values[:, None]
-        state.values[mine] = sum_of_products(
-            plan.adder, held[0], np.ascontiguousarray(v.T), older, (held[1], formats[1])
-        )
-    sums = state.sums[mine]
-    state.sums[mine] = plan.joined.apply(sums, np.broadcast_to(of_sums[:, None], sums.shape), added)
-    state.top[mine] = before if plan.top is steps.STALE_MAXIMUM else top
-    state.base[mine] = used * factor - shift
+
+    def whole(rows: NDArray[Any]) -> NDArray[Any]:
+        return rows.reshape(heads, len(mine), *rows.shape[1:])
+
+    if state.values.shape[2]:
+        older, columns = whole(_flat(state.values[:, mine]) * of_values[:, None]), v.swapaxes(1, 2)
+        codes = whole(held[0]), np.ascontiguousarray(columns)
+        state.values[:, mine] = sum_of_products(plan.adder, *codes, older, (held[1], formats[1]))
+    sums = _flat(state.sums[:, mine])
+    state.sums[:, mine] = whole(plan.joined.apply(sums, np.broadcast_to(of_sums[:, None], sums.shape), added))
+    state.top[:, mine] = whole(before if plan.top is steps.STALE_MAXIMUM else top)
+    state.base[:, mine] = whole(used * factor - shift)
 
 
 def wide_attention(
@@ -330,6 +359,9 @@ def sum_of_products(
     bits = sum(each.mantissa_bits + 1 for each in formats)
     if adder.row is not None or "fma" not in adder.name or bits > F32.mantissa_bits + 1:
         return adder.sum(a, b, c, formats)
+    if a.ndim > 2:
+        older = [None] * len(a) if c is None else list(c)
+        return np.stack([sum_of_products(adder, *each, formats) for each in zip(a, b, older, strict=True)])
     made = np.zeros((len(a), len(b)), np.float32)
     for first in range(0, len(a), AT_ONCE):
         part = slice(first, first + AT_ONCE)

@@ -369,9 +369,7 @@ JOININGS = ways_of(
 )
 
 
-def factor_of_older(
-    function: Way, rescaled: Way, maximum: Way, before: Floats, used: Floats, factor: np.float32
-) -> Floats:
+def factor_of_older(function: Way, rescaled: Way, maximum: Way, before: Floats, used: Floats, factor: Floats) -> Floats:
     """Return the factor of older sums after a new tile."""
     function = EX2_FLUSHED if function is EX2_SUBNORMAL else function
     if rescaled is DROPPED:

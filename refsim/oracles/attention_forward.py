@@ -16,24 +16,26 @@ lse = fl(fl(fl(fl(u * C) - F) + lg2(L)) * ln(2)). Where L is 0, O is +0 and lse 
 overflows. ex2, rcp and lg2 are `.approx.ftz`: the bits of `refsim.mufu`, recorded on sm_90.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from refsim.conversions import encode, round_bits
+from refsim.computations.accumulating import Adder
+from refsim.computations.attention import OnlineAttention
+from refsim.computations.ways import Family
+from refsim.conversions import round_bits
 from refsim.errors import RefsimError, check_named
-from refsim.formats import BF16, E4M3, Format
-from refsim.mufu.instructions import approximate
-from refsim.numerics import ieee, mma
+from refsim.formats import BF16, E4M3, F32, Format
+from refsim.numerics import mma
+from refsim.numerics.profiles import profile
 from refsim.typed_arrays import codes_with_format, typed
 
 Floats = NDArray[np.float32]
-ROWS, KEYS, LANES = 64, 64, 4  # rows and keys of a tile; lanes that share a row
-LOG2_E, LN_2 = np.float32(1.4426950408889634), np.array(0.6931471805599453, np.float32)
-SHIFTS = {BF16: np.array(0, np.float32), E4M3: np.array(8, np.float32)}
-"""F of each operand format: weights of E4M3 are scaled by 2^8, since most would be subnormal otherwise."""
+ROWS, SCORES_AT_ONCE = 64, 1 << 24  # rows of a tile; scores that are held together
+LOG2_E = np.float32(1.4426950408889634)
+FORMATS_OF_OPERANDS = (BF16, E4M3)
 
 
 class Attention(NamedTuple):
@@ -41,16 +43,6 @@ class Attention(NamedTuple):
 
     o: NDArray[np.uint16]
     lse: Floats
-
-
-@dataclass
-class _State:
-    """For every row, (heads, Lq): the largest score, the base of the last exponents, sums by lane, weighted values."""
-
-    top: Floats
-    base: Floats
-    sums: Floats
-    values: Floats
 
 
 def attention(
@@ -74,81 +66,24 @@ def attention(
     Source: PTX ISA, wgmma, ex2, rcp and lg2; the order of operations is from `gpu/kernels/attention_sm90.cu`.
     """
     row, (queries, keys, values) = _operands((q, k, v), format)
-    factors = _factors(np.float32(np.float32(scale) * LOG2_E), scales, row, len(queries), len(keys))
-    group = len(queries) // len(keys)
-    keys, values = np.repeat(keys, group, axis=0), np.repeat(values, group, axis=0)
-    seen, ends = _visible(queries.shape[1], keys.shape[1], causal=causal)
+    chip = profile("sm_90a", "wgmma", row, row, F32, None)
+    chain = Adder(chip.name, Family.ACCUMULATOR, chip.source, k=max(chip.k), row=chip)
     heads, length, _ = queries.shape
-    start = np.full((heads, length), -np.inf, np.float32)
-    zero: Floats = np.zeros((heads, length), np.float32)
-    state = _State(start, zero, np.zeros((heads, length, LANES), np.float32), np.zeros(queries.shape, np.float32))
-    for first in range(0, keys.shape[1], KEYS):
-        mine = np.flatnonzero(ends > first)
-        part = slice(first, first + KEYS)
-        tile = _padded(keys[:, part]), _padded(values[:, part])
-        seen_here = first + np.arange(KEYS) < seen[mine, None]
-        _take(state, mine, queries[:, mine], tile, seen_here, factors[0], row)
-    found = _finished(state, factors)
-    return found._replace(o=typed(found.o, BF16, dtype))
-
-
-def _take(
-    state: _State,
-    mine: NDArray[np.int64],
-    q: NDArray[Any],
-    tile: tuple[NDArray[Any], NDArray[Any]],
-    seen: NDArray[np.bool_],
-    factor: Floats,
-    row: Format,
-) -> None:
-    """Apply one more tile of keys and values to the rows `mine` of the state."""
-    s = np.where(seen, mma(q, tile[0], unit="wgmma", a_format=row, b_format=row), np.float32(-np.inf))
-    top = before = state.top[:, mine]
-    for column in range(KEYS):
-        top = ieee.maximum(top, np.ascontiguousarray(s[:, :, column]))
-    used = np.where(np.isneginf(top), np.float32(0), top)
-    base = ieee.add(ieee.mul(used, factor), ieee.negate(SHIFTS[row]))
-    kept = _approx("ex2", ieee.mul(ieee.sub(before, used), factor))
-    p = _approx("ex2", ieee.fma(s, factor[:, :, None], ieee.negate(base)[:, :, None]))
-    lanes = p.reshape(*p.shape[:2], KEYS // 8, LANES, 2).swapaxes(2, 3).reshape(*p.shape[:2], LANES, -1)
-    total: Floats = np.zeros(lanes.shape[:3], np.float32)
-    for each in range(lanes.shape[3]):
-        total = ieee.add(total, np.ascontiguousarray(lanes[:, :, :, each]))
-    weights = encode(p, E4M3, overflow="saturate") if row is E4M3 else round_bits(p, BF16).astype(np.uint16)
-    older = ieee.mul(state.values[:, mine], kept[:, :, None])
-    state.values[:, mine] = mma(weights, tile[1].swapaxes(1, 2), older, unit="wgmma", a_format=row, b_format=row)
-    state.sums[:, mine] = ieee.fma(state.sums[:, mine], kept[:, :, None], total)
-    state.top[:, mine], state.base[:, mine] = top, base
-
-
-def _finished(state: _State, factors: tuple[Floats, Floats | None]) -> Attention:
-    """Return O and lse from the state after the last tile."""
-    lanes = [np.ascontiguousarray(state.sums[:, :, lane]) for lane in range(LANES)]
-    total = ieee.add(ieee.add(lanes[0], lanes[1]), ieee.add(lanes[2], lanes[3]))
-    o = ieee.mul(state.values, _approx("rcp", total)[:, :, None])
-    if factors[1] is not None:
-        o = ieee.mul(o, factors[1][:, :, None])
-    lse = ieee.mul(ieee.add(state.base, _approx("lg2", total)), LN_2)
-    o = np.where(total[:, :, None] == 0, np.float32(0), o)
-    return Attention(round_bits(o, BF16).astype(np.uint16), lse)
-
-
-def _approx(name: str, x: Floats) -> Floats:
-    return approximate(name, np.ascontiguousarray(x).view(np.uint32), ftz=True).view(np.float32)
-
-
-def _visible(queries: int, keys: int, *, causal: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of keys that each row sees, and the number that the last row of its tile sees."""
-    row = np.arange(queries)
-    if not causal:
-        return np.full(queries, keys), np.full(queries, keys)
-    last = np.minimum(row // ROWS * ROWS + ROWS, queries) - 1
-    return np.maximum(row + 1 + keys - queries, 0), np.maximum(last + 1 + keys - queries, 0)
-
-
-def _padded(tile: NDArray[Any]) -> NDArray[Any]:
-    """Return the tile with zeros for keys beyond the last."""
-    return np.pad(tile, ((0, 0), (0, KEYS - tile.shape[1]), (0, 0)))
+    found = _scales(scales, row, heads, len(keys))
+    own = OnlineAttention(queries, keys, values, row, BF16, float(scale), causal, chain, found)
+    of_sums, plan, all_heads = replace(own, format=F32, is_lse=True), own.usual, np.arange(heads)
+    o, lse = np.zeros(queries.shape, np.float32), np.full((heads, length), -np.inf, np.float32)
+    step = max(1, SCORES_AT_ONCE // (heads * keys.shape[1] * ROWS)) * ROWS
+    unseeing = max(0, length - keys.shape[1]) if causal else 0  # the first rows, which see no key
+    for first in range(unseeing, length, step):
+        rows = np.arange(first, min(first + step, length))
+        own.made.clear()
+        with np.errstate(all="ignore"):
+            state = own.states(plan, all_heads, rows)
+            o[:, rows] = own.finished(plan, state, all_heads)
+            lse[:, rows] = of_sums.finished(of_sums.usual, state, all_heads)[..., 0]
+    lse = round_bits(lse, F32).view(np.float32)
+    return Attention(typed(round_bits(o, BF16).astype(np.uint16), BF16, dtype), lse)
 
 
 def _operands(
@@ -156,7 +91,7 @@ def _operands(
 ) -> tuple[Format, tuple[NDArray[Any], ...]]:
     """Return the format of q, k and v, and their codes; raise where formats or shapes do not fit."""
     _, row = codes_with_format("q", given[0], format, BF16)
-    check_named("format of attention", row.name, [each.name for each in SHIFTS])
+    check_named("format of attention", row.name, [each.name for each in FORMATS_OF_OPERANDS])
     arrays = tuple(codes_with_format(name, each, row)[0] for name, each in zip("qkv", given, strict=True))
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim != 3 or 0 in array.shape:
@@ -166,23 +101,21 @@ def _operands(
         what = f"q {q.shape}, k {k.shape}, v {v.shape}"
         rule = "(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
         raise RefsimError("bad-shape", what, rule=rule)
+    mma(q[:1, :1], k[:1, :1], unit="wgmma", a_format=row, b_format=row)  # refuses a depth that no instruction has
     return row, arrays
 
 
-def _factors(
-    of_scores: np.float32, scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None, row: Format, heads: int, kv_heads: int
-) -> tuple[Floats, Floats | None]:
-    """Return C and the scale of v for each head, (heads, 1); None for the scale of bf16."""
+def _scales(
+    scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None, row: Format, heads: int, kv_heads: int
+) -> tuple[Floats, Floats, Floats] | None:
+    """Return the scales of q, k and v, float32 for each head; None for bf16."""
     if (scales is None) != (row is BF16):
         what = f"scales of {row} attention"
         raise RefsimError("bad-scale", what, rule="e4m3 has scales of q, k and v, bf16 has none")
-    common = np.full((heads, 1), of_scores, np.float32)
     if scales is None:
-        return common, None
+        return None
     of_q, of_k, of_v = (np.asarray(each, np.float32) for each in scales)
     if of_q.shape != (heads,) or of_k.shape != (kv_heads,) or of_v.shape != (kv_heads,):
         what = f"scales of shapes {of_q.shape}, {of_k.shape}, {of_v.shape}"
         raise RefsimError("bad-shape", what, rule=f"({heads},), ({kv_heads},), ({kv_heads},): one for each head")
-    group = heads // kv_heads
-    of_scores_and_q = ieee.mul(common, of_q[:, None])
-    return ieee.mul(of_scores_and_q, np.repeat(of_k, group)[:, None]), np.repeat(of_v, group)[:, None]
+    return of_q, of_k, of_v
