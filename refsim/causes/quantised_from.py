@@ -22,7 +22,7 @@ from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
 from refsim.integers import array_of
 from refsim.render.cards import FieldsCard
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
-from refsim.scaling.block_shapes import tensor_factor
+from refsim.scaling.blocks import tensor_factor
 from refsim.scaling.wide import NARROW_FORMATS, wide_values
 from refsim.typed_arrays import format_held, held_codes, native
 
