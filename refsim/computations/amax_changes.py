@@ -21,15 +21,10 @@ def _largest(magnitudes: Words, patterns: Words, group: Pair) -> Words:
     return np.asarray(largest_of_groups(magnitudes, group), np.uint32)
 
 
-def _one_sign(negative: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Return the largest positive magnitudes, or the largest negative ones: abs is missing."""
-    return _largest(np.where((patterns >= SIGN) == negative, magnitudes, np.uint32(0)), patterns, group)
-
-
-def _signed_in(chosen: Callable[[Any], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Return the largest magnitudes where negative numbers in the chosen columns count as less than all others."""
-    column = np.arange(magnitudes.shape[-1])
-    return _largest(np.where((patterns >= SIGN) & chosen(column), np.uint32(0), magnitudes), patterns, group)
+def _masked(kept: Callable[..., Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Return the largest magnitudes of elements that are kept, by patterns, columns and the width of a block."""
+    is_kept = kept(patterns, np.arange(magnitudes.shape[-1]), group[1])
+    return _largest(np.where(is_kept, magnitudes, np.uint32(0)), patterns, group)
 
 
 def _without_infinity(run: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
@@ -55,12 +50,6 @@ def _of_halves(run: int, lanes: int, magnitudes: Words, patterns: Words, group: 
     kept = np.where(is_nan & ~is_nan.all(axis=-2, keepdims=True), np.uint32(0), halves).max(axis=-2)
     spread = np.repeat(kept.max(axis=-1), run, axis=-1)
     return _largest(np.ascontiguousarray(spread), patterns, group)
-
-
-def _in_block(chosen: Callable[[Any, int], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Return the largest magnitudes of some columns of every block."""
-    column = np.arange(magnitudes.shape[-1]) % group[1]
-    return _largest(np.where(chosen(column, group[1]), magnitudes, np.uint32(0)), patterns, group)
 
 
 def _wider(down: int, across: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
@@ -98,6 +87,10 @@ def _rounded(narrow: Format, cuts: bool, magnitudes: Words, patterns: Words, gro
 
 
 AMAX = Way("amax of each block", Family.AMAX, OCP_MX["section 6.3"], _largest, 0)
+_SIGNS: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("amax is the largest number: abs is forgotten", lambda p, c, w: p < SIGN),
+    ("amax is that of the negative numbers", lambda p, c, w: p >= SIGN),
+)
 _PARTS_OF_BLOCKS: tuple[tuple[str, Callable[[Any, int], Any]], ...] = (
     ("the first half of each block", lambda c, w: c < w // 2),
     ("the last half of each block", lambda c, w: c >= w // 2),
@@ -117,31 +110,19 @@ _COLUMNS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ),
 )
 """Columns in one 32-bit word of a vector, or columns that a thread visits in one of its steps."""
-_TOGETHER = (
-    (1, 2),
-    (1, 4),
-    (1, 8),
-    (1, 0),
-    (2, 1),
-    (4, 1),
-    (8, 1),
-    (16, 1),
-    (32, 1),
-    (64, 1),
-    (128, 1),
-    (0, 1),
-    (0, 0),
-)
+_TOGETHER = (*((1, n) for n in (2, 4, 8, 0)), *((n, 1) for n in (2, 4, 8, 16, 32, 64, 128, 0)), (0, 0))
+"""Blocks down and across whose amax is taken together; 0: all of them."""
 
 
 def peaks() -> Iterator[Way]:
     """Yield every way to take the largest magnitude, the right one first."""
     rule, shuffles = OCP_MX["section 6.3"], CUDA_GUIDE["warp reduce functions"]
     yield AMAX
-    yield Way("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))
-    yield Way("amax is that of the negative numbers", Family.AMAX, rule, partial(_one_sign, True))
+    for says, kept in _SIGNS:
+        yield Way(says, Family.AMAX, rule, partial(_masked, kept))
     for says, some in _COLUMNS:
-        yield Way(f"abs is forgotten in {says}", Family.AMAX, rule, partial(_signed_in, some), 2)
+        signed = partial(_masked, lambda p, c, w, some=some: (p < SIGN) | ~some(c))
+        yield Way(f"abs is forgotten in {says}", Family.AMAX, rule, signed, 2)
     for run in (0, 2, 4, 8, 16):
         where = f" where one of each {run} neighbours is a NaN" if run else ""
         yield Way(f"amax leaves infinities out{where}", Family.AMAX, rule, partial(_without_infinity, run), 2)
@@ -150,7 +131,8 @@ def peaks() -> Iterator[Way]:
         drops = partial(_of_halves, run, lanes)
         yield Way(f"amax drops a NaN that one of {halves} has alone", Family.NAN, shuffles, drops, 2)
     for says, chosen in _PARTS_OF_BLOCKS:
-        yield Way(f"amax of {says} alone", Family.AMAX, shuffles, partial(_in_block, chosen))
+        of_part = partial(_masked, lambda p, c, w, chosen=chosen: chosen(c % w, w))
+        yield Way(f"amax of {says} alone", Family.AMAX, shuffles, of_part)
     for down, across in _TOGETHER:
         words = {0: "all", 1: "one"}
         size = f"{words.get(down, down)} down by {words.get(across, across)} across"

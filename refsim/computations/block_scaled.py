@@ -82,26 +82,12 @@ class ScaledAdder(Way):
             codes = [each.view(np.uint32) for each in values]
             return np.asarray(fma_product(codes[0], codes[1], c, a_format=F32, b_format=F32), np.float32)
         more: dict[str, Any] = {"upcast": self.upcast} if self.upcast else {}
+        more |= {"a_format": formats[0], "b_format": formats[1], "scale_format": given.kind, "block": given.block}
         try:
-            return np.asarray(
-                block_scaled_matmul(
-                    sides[0],
-                    sides[1],
-                    scales[0],
-                    scales[1],
-                    a_format=formats[0],
-                    b_format=formats[1],
-                    scale_format=given.kind,
-                    block=given.block,
-                    c=c,
-                    target=self.target,
-                    unit=self.unit,
-                    **more,
-                ),
-                np.float32,
-            )
+            found = block_scaled_matmul(*sides, *scales, c=c, target=self.target, unit=self.unit, **more)
         except RefsimError:
             raise DoesNotApplyError from None  # the unit does not take these formats
+        return np.asarray(found, np.float32)
 
 
 def _core(row: Profile) -> tuple[object, ...]:
@@ -115,11 +101,9 @@ def _of_unit(row: Profile) -> ScaledAdder:
 
 
 def _upcast(row: Profile, upcast: Upcast) -> ScaledAdder:
-    said, unit = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}", row.unit
-    target, name, core = row.target, upcast.name, _core(row)
-    return ScaledAdder(
-        said, Family.ACCUMULATOR, upcast.source, None, 2, target=target, unit=unit, upcast=name, core=core
-    )
+    said = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}"
+    own: dict[str, Any] = {"target": row.target, "unit": row.unit, "upcast": upcast.name, "core": _core(row)}
+    return ScaledAdder(said, Family.ACCUMULATOR, upcast.source, None, 2, **own)
 
 
 def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:

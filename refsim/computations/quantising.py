@@ -81,12 +81,8 @@ def _one(peak: Singles) -> Singles:
 
 def _mx(to: str, recipe: MxRecipe) -> QuantizingRule:
     """Return the rule of an MX recipe for a block format."""
-    row = block_format(to)
-    element = policy_row(recipe.policy, row.element).rule
-    table = multiplier_table(recipe)
-
-    floor = dict(recipe.eps).get(row.element.name, 0.0)
-    unbounded = replace(recipe, eps=())
+    row, table, unbounded = block_format(to), multiplier_table(recipe), replace(recipe, eps=())
+    element, floor = policy_row(recipe.policy, row.element).rule, dict(recipe.eps).get(row.element.name, 0.0)
 
     def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
         return mx_scale_codes(peak, unbounded, limit), np.asarray(peak / np.float32(limit.max_value), np.float32)
@@ -120,18 +116,9 @@ def _nvfp4(to: str, recipe: Nvfp4Recipe) -> QuantizingRule:
         return np.asarray(recipe.scaled(x, scales, grid.peak, grid.kept), np.float32)
 
     element, counts = policy_row(recipe.policy, row.element).rule, recipe.nan != NAN_RULES[1]
-    return QuantizingRule(
-        recipe.name,
-        recipe.source,
-        (1, row.width),
-        element,
-        UE4M3,
-        counts,
-        recipe.tensor,
-        scale,
-        scaled,
-        chosen=chosen if recipe.four else None,
-    )
+    steps: dict[str, Any] = {"scale": scale, "scaled": scaled, "chosen": chosen if recipe.four else None}
+    block = recipe.name, recipe.source, (1, row.width), element, UE4M3, counts
+    return QuantizingRule(*block, recipe.tensor, **steps)
 
 
 # ---- groups of FP8 ---------------------------------------------------------------------------------------------------------
@@ -164,16 +151,10 @@ def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: st
         stored = grid.stored if kind.format is F32 else decode(grid.stored, E8M0, np.float32)
         return _quotient(quotient, np.float32(to.max_value), x, grid.value if grid.is_unrounded else stored, grid.peak)
 
-    source = (
-        PTX["rcp.approx.ftz.f32"]
-        if quotient == "approximate"
-        else DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
-    )
+    source = PTX["rcp.approx.ftz.f32"] if quotient == "approximate" else CASTS
     name = f"{kind.name}: {kind.summary}; {QUOTIENT_WORDS[quotient]}, NaN {nan}"
-    element = policy_row("cuda.satfinite", to).rule
-    return QuantizingRule(
-        name, source, group, element, kind.format, nan != NAN_RULES[1], _one, scale, scaled, quantizing.EPS
-    )
+    element, counts, floor = policy_row("cuda.satfinite", to).rule, nan != NAN_RULES[1], quantizing.EPS
+    return QuantizingRule(name, source, group, element, kind.format, counts, _one, scale, scaled, floor)
 
 
 def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRule]:
@@ -188,7 +169,7 @@ def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRu
 
 def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
     """Yield the rules with one scale for the tensor: 1 / (MAX / amax) or amax / MAX is stored, with each quotient."""
-    largest, source = np.float32(to.max_value), CASTS
+    largest, element = np.float32(to.max_value), policy_row("cuda.satfinite", to).rule
 
     def scale(stores: str, peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
         value = np.asarray(peak / np.float32(limit.max_value), np.float32)
@@ -200,18 +181,8 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
 
     for stores, quotient in product(("1 / (MAX / amax)", "amax / MAX"), ("largest", *QUOTIENTS, "approximate")):
         name = f"{stores} is stored; {QUOTIENT_WORDS[quotient]}"
-        yield QuantizingRule(
-            name,
-            source,
-            shape,
-            policy_row("cuda.satfinite", to).rule,
-            F32,
-            False,
-            _one,
-            partial(scale, stores),
-            partial(scaled, quotient),
-            fp8_quantize.EPS,
-        )
+        steps = partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS
+        yield QuantizingRule(name, CASTS, shape, element, F32, False, _one, *steps)
 
 
 def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:
