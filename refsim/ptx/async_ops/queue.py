@@ -94,12 +94,8 @@ class AsyncOp(Protocol):
     """Work in flight: from its issue until a thread has observed that it is complete.
 
     Its reads and writes are checked and shown to the observers at issue, so an error does not depend on when the bytes
-    move. Only the policy decides when `performed` is called; `completion` models who waits for it.
+    move. Only the policy decides when `performed` is called; `ThreadGroups` models who waits for it.
     """
-
-    @property
-    def number(self) -> int:
-        """Return its number, which rises from issue to issue."""
 
     @property
     def is_performed(self) -> bool:

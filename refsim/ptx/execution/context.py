@@ -48,16 +48,6 @@ class OrderListener(Protocol):
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None: ...
 
 
-class ProductsInFlight(Protocol):
-    """The products of warpgroups in flight, numbered from 1. `describe` gives the steps that a product's group still
-    lacks; `reader_of` the product that reads an item of shared memory."""
-
-    @property
-    def oldest(self) -> int | None: ...
-    def describe(self, number: int, group: int) -> str: ...
-    def reader_of(self, item: int) -> str | None: ...
-
-
 class RaceWatch(Protocol):
     """The detector of races."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.execution.context import Context, ProductsInFlight
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.findings.record import fault
@@ -391,9 +391,10 @@ class Mbarriers(Protocol):
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 
-class TensorCores(ProductsInFlight, Protocol):
-    """The units that multiply for warpgroups."""
+class TensorCores(Protocol):
+    """The units that multiply for warpgroups. `describe` gives the steps that a product's group still lacks."""
 
+    def describe(self, number: int, group: int) -> str: ...
     def settle(self) -> None: ...
     def fence(self, lanes: Lanes) -> None: ...
     def multiply(self, lanes: Lanes, product: MatrixProduct) -> None: ...
