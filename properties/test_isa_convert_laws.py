@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from refsim.conversions import CONVERSIONS
 from refsim.formats import F32
-from refsim.ptx.isa.binding import Bound, bind, evaluate
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import Bound, bind, clauses, evaluate
 from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.isa.binding import Bound, bind, evaluate
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import Bound, bind, clauses, evaluate
 from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words

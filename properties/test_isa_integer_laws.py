@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.isa.binding import Bound, bind, evaluate
-from refsim.ptx.isa.forms import Instruction, clauses
+from refsim.ptx.isa.forms import Bound, Instruction, bind, clauses, evaluate
 from refsim.ptx.isa.instances import instances
 from refsim.reference.instructions import Words, disagreements, fitted, operand_words, words
 from refsim.testing.strategies import share

@@ -17,8 +17,7 @@ from refsim.numerics import UnverifiedProfileWarning
 from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.profiles import profile
 from refsim.ptx.isa import fragments, products
-from refsim.ptx.isa.binding import Bound
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import Bound, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.instructions import words

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from refsim.ptx.checks.undefined_memory import UPDATES, Masked
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.execution.types import TYPES
-from refsim.ptx.isa.binding import bind, evaluate
+from refsim.ptx.isa.forms import bind, evaluate
 from refsim.ptx.lowering.steps import Constant, Step
 from refsim.ptx.lowering.tracked import follower
 from refsim.testing.strategies import share

@@ -27,7 +27,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.formats import format_named
 from refsim.kernels import Launcher
 from refsim.numerics.fast.threads import cores
-from refsim.ptx.isa.binding import bind, evaluate
+from refsim.ptx.isa.forms import bind, evaluate
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
 from refsim.silicon.vectors import (
     CHUNK,

@@ -40,7 +40,7 @@ from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, Waiver, check_name, co
 from refsim.ptx.machine.launch import PreparedLaunch, changed_variables, run_overlapped
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot
-from refsim.ptx.memory.sparse import repeated
+from refsim.ptx.memory.space import repeated
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.source_names import entry_named
 from refsim.ptx.text.syntax import place

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.isa.binding import Bound
+from refsim.ptx.isa.forms import Bound
 from refsim.ptx.isa.instances import refused
 from refsim.reference import single_instruction
 

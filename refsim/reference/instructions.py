@@ -1,6 +1,6 @@
 """Operands for one pure PTX instruction, drawn from Hypothesis, and its results as plain Python numbers.
 
-A property compares `refsim.ptx.isa.binding.evaluate` with a definition over integers, lane by lane. Draw
+A property compares `refsim.ptx.isa.forms.evaluate` with a definition over integers, lane by lane. Draw
 `operand_words()`, read them as the sources of one instruction with `fitted(bound, drawn)`, then `disagreements(bound,
 sources, definition)` must be empty. One draw serves every instruction.
 """
@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.types import PtxType
-from refsim.ptx.isa.binding import Bound, evaluate
+from refsim.ptx.isa.forms import Bound, evaluate
 
 LANES = 64
 Definition = Callable[..., Any]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, PtxType
-from refsim.ptx.isa.binding import Bound, bind
+from refsim.ptx.isa.forms import Bound, bind
 from refsim.ptx.isa.instances import CARRY, FIRST_LINE, register_type
 from refsim.targets import has
 

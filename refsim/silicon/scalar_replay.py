@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
-from refsim.ptx.isa.binding import bind, pure_function
+from refsim.ptx.isa.forms import bind, pure_function
 from refsim.silicon.scalar_probe import ScalarForm, chunk_operands, probe_module
 from refsim.silicon.vectors import CHUNK, Recording, digest
 

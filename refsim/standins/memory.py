@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx import GlobalMemory
-from refsim.ptx.memory.sparse import LARGE_BYTES
+from refsim.ptx.memory.space import LARGE_BYTES
 from refsim.standins.records import HeldMemory
 
 Bytes = NDArray[np.uint8]

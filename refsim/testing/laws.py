@@ -19,7 +19,7 @@ from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher
 from refsim.layouts import TensorMap
 from refsim.oracle_calls import HEARER
 from refsim.ptx import Extents
-from refsim.ptx.memory.sparse import LARGE_BYTES
+from refsim.ptx.memory.space import LARGE_BYTES
 from refsim.render.cards import Card
 from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept

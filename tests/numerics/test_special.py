@@ -7,8 +7,7 @@ from refsim import numerics
 from refsim.errors import RefsimError
 from refsim.numerics.ieee.patterns import KINDS
 from refsim.numerics.special import SPECIAL_FORMS
-from refsim.ptx.isa.binding import bind
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import bind, clauses
 from refsim.ptx.isa.instances import opcodes
 
 DTYPES = {kind.name: (kind.dtype, kind.unsigned) for kind in KINDS}

@@ -9,8 +9,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.memory.space import AccessError
-from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE
+from refsim.ptx.memory.space import LARGE_BYTES, PAGE, AccessError
 
 # Each thread adds its number to a word of its own, 4 KB from that of the thread before it, at the end of the array.
 HUGE = """.version 9.0

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.ptx.isa.binding import Bound, bind, evaluate
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import Bound, bind, clauses, evaluate
 from refsim.ptx.isa.instances import FIRST_LINE, instances, listing, opcode_count, opcodes, refused, statement
 from refsim.reference.assembler import releases
 from refsim.targets import has

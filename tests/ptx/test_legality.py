@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim.ptx.isa.binding import Bound, evaluate
-from refsim.ptx.isa.forms import Instruction, clauses, find
+from refsim.ptx.isa.forms import Bound, Instruction, clauses, evaluate, find
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.assembler import OPERAND_WORDS, first_target, refusals, releases

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.ptx.isa.binding import Bound
-from refsim.ptx.isa.forms import Instruction, clauses, find
+from refsim.ptx.isa.forms import Bound, Instruction, clauses, find
 from refsim.ptx.isa.instances import instances
 from refsim.reference import assembler
 from refsim.targets import SPECIFIC_UNITS

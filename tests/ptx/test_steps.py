@@ -7,7 +7,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.isa import binding, forms
+from refsim.ptx.isa import forms
 from refsim.ptx.machine.program import forget
 from refsim.sources import PTX
 
@@ -37,7 +37,7 @@ def trial() -> Iterator[dict[str, list[object]]]:
     yield seen
     del forms._CLAUSES["trial"]
     forms._matches.cache_clear()
-    binding._bound.cache_clear()
+    forms._bound.cache_clear()
 
 
 def run(body: str, threads: int = 4) -> np.ndarray:

@@ -15,7 +15,7 @@ from refsim.layouts import fragment
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.undefined_tensor import _accumulator
 from refsim.ptx.execution.register_file import Mask
-from refsim.ptx.isa import binding, forms
+from refsim.ptx.isa import forms
 from refsim.ptx.machine.program import forget
 from refsim.testing.kernel_files import load_kernel_file
 
@@ -102,7 +102,7 @@ def changed(mnemonic: str, rule: Callable[[Any], list[Any]]) -> Iterator[None]:
     """All clauses of a mnemonic with another rule."""
     before = list(forms._CLAUSES[mnemonic])
     forms._CLAUSES[mnemonic][:] = [replace(clause, undefined=rule) for clause in before]
-    remembered = forms._matches.cache_clear, binding._bound.cache_clear, forget
+    remembered = forms._matches.cache_clear, forms._bound.cache_clear, forget
     for each in remembered:
         each()
     try:

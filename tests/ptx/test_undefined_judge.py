@@ -16,7 +16,7 @@ import pytest
 
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.execution.register_file import Mask
-from refsim.ptx.isa.binding import Bound, bind
+from refsim.ptx.isa.forms import Bound, bind
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import follower
 from refsim.ptx.text.syntax import Register

@@ -18,8 +18,7 @@ import numpy as np
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.execution.types import UNSIGNED, unview, view
-from refsim.ptx.isa.binding import Bound
-from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.forms import Bound, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.ptx.lowering.steps import Constant, Step
 from refsim.ptx.lowering.tracked import follower

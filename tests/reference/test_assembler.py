@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from refsim.ptx.isa.binding import bind
+from refsim.ptx.isa.forms import bind
 from refsim.reference import assembler
 
 

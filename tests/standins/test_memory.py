@@ -10,7 +10,7 @@ import pytest
 from refsim.errors import RefsimError
 from refsim.ptx import GlobalMemory
 from refsim.ptx.memory import global_memory
-from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE
+from refsim.ptx.memory.space import LARGE_BYTES, PAGE
 from refsim.standins.memory import DeviceMemory, caller
 
 

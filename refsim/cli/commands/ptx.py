@@ -193,7 +193,7 @@ def explain(opcode: str) -> Document:
       refsim ptx explain cvt.rn.satfinite.e4m3x2.f32
       refsim ptx explain prmt
     """
-    from refsim.ptx.isa.binding import bind
+    from refsim.ptx.isa.forms import bind
 
     try:
         bound = bind(opcode)

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.undefined import ProductReads
 from refsim.ptx.memory.access import GPU, Access
-from refsim.ptx.memory.space import ITEM
-from refsim.ptx.memory.sparse import zeros
+from refsim.ptx.memory.space import ITEM, zeros
 
 Array = NDArray[Any]
 Link = tuple[int, Array, bool]

@@ -6,8 +6,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.ptx.execution.types import PtxType
-from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import Instruction, OperandForm
+from refsim.ptx.isa.forms import Bound, Instruction, OperandForm, bind
 
 CARRY = ("cc", "dcc")
 FIRST_LINE = 6

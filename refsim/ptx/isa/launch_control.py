@@ -16,8 +16,7 @@ from refsim.ptx.execution.geometry import grid_number, unflatten
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.space import WINDOWS, is_shared
-from refsim.ptx.memory.sparse import POISON
+from refsim.ptx.memory.space import POISON, WINDOWS, is_shared
 from refsim.sources import PTX
 
 Array = NDArray[Any]

@@ -25,7 +25,7 @@ _MODE = ".{rounding:rn|rz|rm|rp}"
 
 def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None:
     """Register add, sub or mul: without a modifier they round to nearest even (and may be contracted, see
-    contraction.py).
+    `Contraction` in refsim.ptx.lowering.liveness).
 
     NumPy rounds to nearest even as well; only NaN has other bits than on the chip, so a result without NaN is final.
     """

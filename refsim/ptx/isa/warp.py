@@ -13,7 +13,7 @@ from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.sparse import POISON
+from refsim.ptx.memory.space import POISON
 from refsim.sources import PTX
 
 Array = NDArray[Any]

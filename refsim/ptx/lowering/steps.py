@@ -20,8 +20,7 @@ from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
 from refsim.ptx.execution.types import TYPES, PtxType
-from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import Certainty, OperandForm
+from refsim.ptx.isa.forms import Bound, Certainty, OperandForm, bind
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
     Address,

@@ -43,8 +43,7 @@ from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
 from refsim.ptx.memory.heap import Heap, HeapBlock
 from refsim.ptx.memory.snapshot import Snapshot, Undo
-from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, per_owner
-from refsim.ptx.memory.sparse import POISON
+from refsim.ptx.memory.space import FUNCTION_BASE, POISON, SHARED_BASE, WINDOWS, Region, per_owner
 from refsim.ptx.text.inline import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import Function, Label, Module, Statement, Variable

@@ -45,8 +45,7 @@ from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
-from refsim.ptx.memory.space import AccessError, Space
-from refsim.ptx.memory.sparse import POISON
+from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.sync.barriers import Barriers, ClusterBarrier, LaunchOrder
 from refsim.ptx.sync.commits import TransferCounts
 from refsim.ptx.sync.mbarriers import Mbarriers

@@ -16,8 +16,21 @@ from refsim.errors import Kind, RefsimError
 from refsim.integers import array_of, is_whole
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import Snapshot, TouchedBytes
-from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, THREADS, Region, Space
-from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE, POISON, Fill, Sparse, poisoned, repeated, zeros
+from refsim.ptx.memory.space import (
+    GLOBAL_BASE,
+    LARGE_BYTES,
+    MAX_BYTES,
+    PAGE,
+    POISON,
+    THREADS,
+    Fill,
+    Region,
+    Space,
+    Sparse,
+    poisoned,
+    repeated,
+    zeros,
+)
 
 RED_ZONE = 512
 IDLE, IDLE_BYTES = 64, 64 << 20

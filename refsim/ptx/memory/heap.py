@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.memory.space import ITEM, AccessError, Addresses, Region, Space
-from refsim.ptx.memory.sparse import PAGE, POISON
+from refsim.ptx.memory.space import ITEM, PAGE, POISON, AccessError, Addresses, Region, Space
 from refsim.ptx.text.syntax import Statement, place
 
 LIMIT = 8 << 20  # bytes, cudaLimitMallocHeapSize as it is unless the host sets it

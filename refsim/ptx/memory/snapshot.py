@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.memory.space import Blocks, Region, Space
-from refsim.ptx.memory.sparse import PAGE
+from refsim.ptx.memory.space import PAGE, Blocks, Region, Space
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
