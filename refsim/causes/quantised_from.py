@@ -1,6 +1,6 @@
 """The input of a quantizer as a user has it: the tensor, the target format, and the outputs that are compared."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,7 +57,7 @@ class QuantizedFrom(FieldsCard):
     @property
     def codes_of_scales(self) -> Format:
         """Return the format of scale codes: UE4M3 for NVFP4, else E8M0."""
-        return E8M0 if self.to in (*GROUPS, TENSOR) else block_format(self.to).scale
+        return E8M0 if self._is_in_groups else block_format(self.to).scale
 
     def meant(self, format: Format) -> Format:
         """Return the format that an output holds: E4M3 arrays are UE4M3 scales where NVFP4 has no E4M3 codes."""
@@ -72,7 +72,7 @@ class QuantizedFrom(FieldsCard):
         held = format_held(array_of("x", self.x).dtype) or format_named(self.x_format or F32)
         are_codes = shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]
         if are_codes and _fits(self.to, format):  # scales of rows of one block are a column, as codes of one column are
-            return self._tensor(x, held, format, QuantizerOutput.CODES, shape, format)
+            return self._tensor(x, held, format, shape, format, None)
         rules = self._rules(x.shape, E4M3, format)
         if not rules:
             raise self._other_format(format)
@@ -81,21 +81,19 @@ class QuantizedFrom(FieldsCard):
         if store is None:
             what, rule = f"the output has shape {shape}", f"codes or scales: {x.shape} or {(*x.shape[:-2], *grid)}"
             raise RefsimError("bad-shape", what, rule=f"{rule}, or the buffer of a layout of scales")
-        return self._tensor(x, held, rules[0].element.to, QuantizerOutput.SCALES, shape, format, store)
+        return self._tensor(x, held, rules[0].element.to, shape, format, store)
 
     def with_scales(self, subject: "QuantizedTensor") -> "QuantizedTensor":
         """Return the subject of codes with their scales. Raises RefsimError for scales that do not fit x."""
-        given = [
-            None if each is None else self._words(name, each)
-            for name, each in (("scales", self.scales), ("want_scales", self.want_scales))
-        ]
-        held = next(each for each in given if each is not None)
+        pairs = (("scales", self.scales), ("want_scales", self.want_scales))
+        given = [self._words(name, each) for name, each in pairs if each is not None]
+        held = given[0]
         if subject.which != QuantizerOutput.CODES:
             raise RefsimError(
                 "usage", "scales of outputs that are not codes", help="A: the codes; scales=: their scales"
             )
-        if given[0] is not None and given[1] is not None and given[0].shape != given[1].shape:
-            raise RefsimError("bad-shape", f"scales have shapes {given[0].shape} and {given[1].shape}")
+        if given[-1].shape != held.shape:
+            raise RefsimError("bad-shape", f"scales have shapes {held.shape} and {given[-1].shape}")
         fitting = [kind for kind in (F32, self.codes_of_scales) if kind.code_dtype == held.dtype]
         if not fitting:
             raise RefsimError("bad-dtype", f"scales hold {held.dtype}", rule="float32, or codes as uint8")
@@ -117,7 +115,7 @@ class QuantizedFrom(FieldsCard):
         x = wide_values(self.x, self.x_format)
         if x.ndim < 2:
             raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., rows, columns)")
-        if self.to in (*GROUPS, TENSOR):
+        if self._is_in_groups:
             return x, x.shape[-1]
         missing = -x.shape[-1] % block_format(self.to).width
         whole = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
@@ -128,49 +126,47 @@ class QuantizedFrom(FieldsCard):
         x: Singles,
         held: Format,
         element: Format,
-        which: QuantizerOutput,
         shape: tuple[int, ...],
         format: Format,
-        store: ScaleStore = BY_ROWS,
+        store: ScaleStore | None,
     ) -> "QuantizedTensor":
-        """Return the subject of one output of x."""
-        rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
-        size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
-        columns = shape[-1] if which == QuantizerOutput.CODES else np.shape(self.x)[-1]
-        settings = () if self.to in (*GROUPS, TENSOR) else block_variants(self.to, self.recipe)
+        """Return the subject of codes, or of the scales in a `store`."""
+        rules = self._rules(x.shape, element, None if store is None else format)
+        which = QuantizerOutput.CODES if store is None else QuantizerOutput.SCALES
+        size, columns = (0, shape[-1]) if store is None else (int(np.prod(shape)), np.shape(self.x)[-1])
+        settings = () if self._is_in_groups else block_variants(self.to, self.recipe)
         variants = tuple(
-            Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
-            for kind, says, rule in settings
+            Cause(_VARIED[kind], says, "rule", self._given(rule), rule.source, 2) for kind, says, rule in settings
         )
         limit = rules[0].element.to
-        return QuantizedTensor(x, held, rules, which, shape, format, limit, store, size, columns, variants)
+        return QuantizedTensor(x, held, rules, which, shape, format, limit, store or BY_ROWS, size, columns, variants)
+
+    @property
+    def _is_in_groups(self) -> bool:
+        return self.to in (*GROUPS, TENSOR)
 
     def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
         """Return the rules for `to` whose scales have a format (None: any), the usual one first."""
-        if self.to in (*GROUPS, TENSOR):
-            return tuple(self._bounded(row) for row in self._group_rules(shape, element, scale or F32))
-        rules = tuple(self._bounded(row) for row in block_rules(self.to, self.recipe))
-        rules = tuple(map(self._kept, rules))
-        return rules if scale in (None, rules[0].stored_as) else ()
+        if not self._is_in_groups:
+            rules = tuple(map(self._given, block_rules(self.to, self.recipe)))
+            return rules if scale in (None, rules[0].stored_as) else ()
+        found: Iterable[QuantizingRule] = ()
+        if self.to == TENSOR and scale in (None, F32):
+            found = tensor_rules((shape[-2], shape[-1]), element)
+        elif self.to != TENSOR and scale in (None, F32, E8M0):
+            found = group_rules(GROUPS[self.to], element, scale or F32)
+        return tuple(map(self._given, found))
 
-    def _kept(self, rule: QuantizingRule) -> QuantizingRule:
-        """Return the rule with the given factor of the tensor, if any."""
-        if self.tensor_scale is None:
+    def _given(self, rule: QuantizingRule) -> QuantizingRule:
+        """Return the rule with the bound of amax and the factor of the tensor that were given."""
+        rule = rule if self.eps is None else replace(rule, floor=float(self.eps))
+        if self.tensor_scale is None or self._is_in_groups:
             return rule
         kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
         return replace(rule, tensor=lambda peak: kept)
 
-    def _group_rules(self, shape: tuple[int, ...], element: Format, scale: Format) -> Iterator[QuantizingRule]:
-        if self.to in GROUPS and scale in (F32, E8M0):
-            yield from group_rules(GROUPS[self.to], element, scale)
-        elif self.to == TENSOR and scale is F32:
-            yield from tensor_rules((shape[-2], shape[-1]), element)
-
-    def _bounded(self, rule: QuantizingRule) -> QuantizingRule:
-        return rule if self.eps is None else replace(rule, floor=float(self.eps))
-
     def _other_format(self, format: Format) -> RefsimError:
-        if self.to in (*GROUPS, TENSOR):
+        if self._is_in_groups:
             rule = f"{' or '.join(map(str, NARROW_FORMATS))}, scales of f32"
         else:
             rule = f"{block_format(self.to).element}, scales of {block_format(self.to).scale}"
