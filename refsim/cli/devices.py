@@ -49,9 +49,29 @@ class ChosenDevice(NamedDevice):
 
     target: str | None = option("Architecture, such as sm_90a (default: the device's).", type=SM)
 
+    def settings(self) -> dict[str, Any]:
+        """Return what only a simulated GPU can be told: checks to skip, and its arithmetic."""
+        return {}
+
     def opened(self) -> "Device":
-        """Return the device."""
-        return opened(self.device_name, self.target)
+        """Return the device of that name.
+
+        "auto" takes a real GPU, or else the simulated GPU, and reports why a driver finds no GPU. A real GPU refuses
+        checks to skip and other modes than silicon.
+        """
+        from refsim import device
+
+        more = self.settings()
+        if self.device_name != "auto":
+            return device.open(self.device_name, self.target, **more)
+        try:
+            return device.open("cuda", self.target, **more)
+        except RefsimError as error:
+            if error.kind is not Kind.MISSING:
+                raise
+            if error.code != "no-cuda-driver":  # most machines have none: the answer names the device
+                console.tell(f"simulated GPU: {error.what}")
+            return device.open("sim", self.target, **more)
 
     def name_of(self, device: "Device") -> str:
         """Return the name by which a worker opens that device."""
@@ -64,32 +84,9 @@ class CheckedDevice(ChosenDevice):
     without: tuple[str, ...] = without_field()
     arithmetic: "Arithmetic" = arithmetic_field()
 
-    def opened(self) -> "Device":
-        """Return the device."""
-        return opened(self.device_name, self.target, self.without, self.arithmetic)
-
-
-def opened(
-    device_name: str, target: str | None, without: tuple[str, ...] = (), arithmetic: "Arithmetic" = "silicon"
-) -> "Device":
-    """Return the device of that name. "auto" takes a real GPU, or else the simulated GPU, and reports why a driver
-    finds no GPU.
-
-    without: checks that the simulated GPU skips. arithmetic: its mode. A real GPU refuses checks to skip and other
-    modes than silicon.
-    """
-    from refsim import device
-
-    if device_name != "auto":
-        return device.open(device_name, target, without=without, arithmetic=arithmetic)
-    try:
-        return device.open("cuda", target, without=without, arithmetic=arithmetic)
-    except RefsimError as error:
-        if error.kind is not Kind.MISSING:
-            raise
-        if error.code != "no-cuda-driver":  # most machines have none: the answer names the device
-            console.tell(f"simulated GPU: {error.what}")
-        return device.open("sim", target, without=without, arithmetic=arithmetic)
+    def settings(self) -> dict[str, Any]:
+        """Return the checks to skip, and the arithmetic."""
+        return {"without": self.without, "arithmetic": self.arithmetic}
 
 
 def need(extra: str, *modules: str) -> None:

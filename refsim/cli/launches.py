@@ -131,7 +131,9 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
         if names_array(value):
             return _array_of(text, kind, value)
         what = f"argument {position}: {value!r} is not a value of {name}"
-        way = f"{name}:1.5 or {name}:0x1" if name[0] == "f" else f"a whole number in {_range(name)}"
+        bits = int(name[1:])
+        span = f"-2^{bits - 1} to 2^{bits - 1} - 1" if name[0] == "s" else f"0 to 2^{bits} - 1"
+        way = f"{name}:1.5 or {name}:0x1" if name[0] == "f" else f"a whole number in {span}"
         raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=way) from None
 
 
@@ -149,11 +151,6 @@ def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
 
 def _dtype(name: str) -> str:
     return {"u": "u", "s": "i", "f": "f"}[name[0]] + str(int(name[1:]) // 8)
-
-
-def _range(name: str) -> str:
-    bits = int(name[1:])
-    return f"-2^{bits - 1} to 2^{bits - 1} - 1" if name[0] == "s" else f"0 to 2^{bits} - 1"
 
 
 def _scalar(kind: str, value: str) -> Any:

@@ -194,11 +194,9 @@ def kind_of(code: int, row: Format, value: float) -> str:
         return "lowest" if magnitude > largest else "largest finite"
     if row.twos_complement:
         return "smallest" if magnitude == 1 else "fixed point"
-    return _kind_of_scale(magnitude) if row.binades_from_zero else _kind_of_magnitude(magnitude, row)
-
-
-def _kind_of_scale(magnitude: int) -> str:
-    return "power of two" if magnitude else "smallest"
+    if row.binades_from_zero:
+        return "power of two" if magnitude else "smallest"
+    return _kind_of_magnitude(magnitude, row)
 
 
 def _kind_of_magnitude(magnitude: int, row: Format) -> str:

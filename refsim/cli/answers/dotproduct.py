@@ -177,16 +177,12 @@ def compared(question: Question, result: int) -> Table:
         "unit", "target", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format", "k"
     )
     bound = numerics.error_bound(*operands, **wanted).item()
-    most = f"at most {_upward(bound)}" if np.isfinite(bound) else "none"
+    upward = Context(prec=6, rounding=ROUND_CEILING)
+    most = f"at most {upward.create_decimal(Decimal(bound)).normalize():g}" if np.isfinite(bound) else "none"
     if row.d_format.is_integer:
         most += ", modulo 2^32"
     rows.append(("derived bound", None, None, Number(bound, most)))
     return Table(COMPARED, tuple(rows), key="compared")
-
-
-def _upward(bound: float) -> str:
-    """Return a bound with six digits, rounded up."""
-    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(bound)).normalize():g}"
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ class _Result:
 
         row, exact = self.form.format, self.exact
         value, rounded = _value(self.code, row), self.rounded
-        if not math.isfinite(value) or not math.isfinite(_value(rounded, row)) or not _is_finite(exact):
+        is_finite = isinstance(exact, Fraction) or math.isfinite(exact)
+        if not math.isfinite(value) or not math.isfinite(_value(rounded, row)) or not is_finite:
             return None
         error = (Fraction(value) - Fraction(exact)) / step(rounded, row)
         return number(error if error.denominator < 1 << 20 else Fraction(float(error)))
@@ -241,7 +242,3 @@ def _value(code: int, row: "Format") -> float:
 
 def _is_nan(code: int, row: "Format") -> bool:
     return math.isnan(_value(code, row))
-
-
-def _is_finite(exact: Fraction | float) -> bool:
-    return isinstance(exact, Fraction) or math.isfinite(exact)

@@ -86,7 +86,9 @@ def command(asked: BanksOptions) -> Document:
     elif stride is not None:
         found = _of_addresses([asked.start + lane * stride for lane in range(asked.lanes)], asked)
     else:
-        found = _of_addresses(_parsed(addresses), asked)
+        parsed = [parse_address(word) for word in words_in(addresses)]
+        require_few(len(parsed), "refsim.layouts.bank_conflicts(addresses) in Python takes arrays of any size")
+        found = _of_addresses(parsed, asked)
     found = bank_conflicts(found.addresses[..., : asked.lanes], found.width)
     facts = {
         "wavefronts": found.total,
@@ -99,12 +101,6 @@ def command(asked: BanksOptions) -> Document:
     access = Column("access", align="right", drop=2, text=several)
     phases = Table((access, *PHASES), tuple(_phases(found)), key="phases")
     return Document((headline, phases), "bank conflicts", (found.source,), drawing=access_picture(found))
-
-
-def _parsed(words: tuple[str, ...]) -> list[int]:
-    addresses = [parse_address(word) for word in words_in(words)]
-    require_few(len(addresses), "refsim.layouts.bank_conflicts(addresses) in Python takes arrays of any size")
-    return addresses
 
 
 def _of_addresses(addresses: list[int], asked: BanksOptions) -> "BankConflicts":

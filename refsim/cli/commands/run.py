@@ -55,7 +55,11 @@ HOST = "(host)"
 def document(run: "ProgramRun", *, first_nan: bool = False) -> Document:
     """Return the report of a program; with `first_nan` it also says that there was no NaN."""
     record = run.record
-    parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
+    nothing = (
+        f"the program used no GPU: nothing was launched or allocated before it ended with exit code {run.exit_code}"
+    )
+    known = {entry.key: entry.value for entry in _summary(run)}
+    parts: list[Part] = [Wording((nothing,), known) if _did_nothing(run) else Record(_summary(run))]
     if record.kernels:
         parts.append(Table.of(KERNELS, record.kernels, "kernels"))
     said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
@@ -63,7 +67,12 @@ def document(run: "ProgramRun", *, first_nan: bool = False) -> Document:
         said.append(("NaN", "none", "", "", "no launch stored NaN or an infinity"))
     if said:
         parts.append(Table(SAID, tuple(said), "findings"))
-    opened = [(kernel.name, kind, line) for kernel in record.kernels for kind, line in _open(kernel)]
+    opened = [
+        (kernel.name, kind, line)
+        for kernel in record.kernels
+        for kind, lines in (("open", kernel.inexact), ("assumed", kernel.assumed))
+        for line in lines
+    ]
     if opened:
         parts.append(Table(OPEN, tuple(opened), "open_bits"))
     if record.refused:
@@ -78,12 +87,6 @@ def document(run: "ProgramRun", *, first_nan: bool = False) -> Document:
         if more := _tests(record):
             parts.append(Table(TESTS, more, "tests_with_more"))
     return Document(tuple(parts), f"on the simulated GPU: {' '.join(run.command)}")
-
-
-def _nothing(run: "ProgramRun") -> Wording:
-    """Return a single line for a program that used no GPU, with the same facts for JSON."""
-    line = f"the program used no GPU: nothing was launched or allocated before it ended with exit code {run.exit_code}"
-    return Wording((line,), {entry.key: entry.value for entry in _summary(run)})
 
 
 def _did_nothing(run: "ProgramRun") -> bool:
@@ -127,10 +130,6 @@ def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
 def _of_host(record: "RunRecord") -> list[tuple[str, ...]]:
     kinds = {"finding": record.found, "warning": record.warned}
     return [(kind, each.code, HOST, each.where, each.what) for kind, rows in kinds.items() for each in rows]
-
-
-def _open(kernel: "KernelRecord") -> list[tuple[str, str]]:
-    return [("open", line) for line in kernel.inexact] + [("assumed", line) for line in kernel.assumed]
 
 
 def _of_tests(record: "RunRecord") -> str:

@@ -102,7 +102,9 @@ def show(layout: "ScaleLayout | None", shape: tuple[int, int] | None, view: str,
     from refsim.layouts import pictures
 
     if layout is None:
-        return _all()
+        from refsim.layouts.scales import SCALE_LAYOUTS
+
+        return Document((Table.of(LAYOUTS, SCALE_LAYOUTS, key="layouts"),), "scale layouts")
     check_named("view", view, pictures.VIEWS, where="--view")
     shape = shape or layout.tile
     padded = layout.padded(shape)
@@ -195,7 +197,8 @@ class ScaleFile(Options):
         from refsim.layouts.scales import scale_layout
 
         words = self.words
-        named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))
+        is_file = words[0].endswith(ARRAY_SUFFIXES) or os.path.isfile(words[0])  # a word may be longer than a path
+        named = len(words) == 3 or (len(words) == 2 and not is_file)
         layout = scale_layout(words[0] if named else USUAL)
         file, *rest = words[named:]
         if len(rest) > 1:
@@ -378,10 +381,6 @@ def _quantized(values: "list[Value]", asked: ScalesQuantizeOptions) -> Document:
     return Document(tables, f"{row} in groups of {width}", (kind.source,))
 
 
-def _is_file(word: str) -> bool:
-    return word.endswith(ARRAY_SUFFIXES) or os.path.isfile(word)  # a word may be longer than a path
-
-
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
     if stored.codes.size != shape[0] * shape[1]:
         what = f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}"
@@ -406,10 +405,3 @@ def _written(
     facts = {"layout": layout.name, "file": str(file), "to": str(to), "format": str(row), "rows": shape[0]}
     facts |= {"blocks": shape[1], "shape": list(codes.shape), "pads": pads}
     return Document((Wording((f"{line}, {pads} pads",), facts),), layout.name, (layout.source,))
-
-
-def _all() -> Document:
-    """Return the list of scale layouts."""
-    from refsim.layouts.scales import SCALE_LAYOUTS
-
-    return Document((Table.of(LAYOUTS, SCALE_LAYOUTS, key="layouts"),), "scale layouts")

@@ -69,7 +69,9 @@ def command(asked: SwizzleOptions) -> Document:
 
     mode, shape, row = asked.mode, asked.tile, asked.row
     if mode is None:
-        return _modes()
+        from refsim.layouts.swizzles import SWIZZLES
+
+        return Document((Table.of(MODES, SWIZZLES, key="swizzles"),), "swizzles")
     if asked.addresses:
         return _moved(mode, asked.addresses)
     if shape is None:
@@ -85,13 +87,6 @@ def command(asked: SwizzleOptions) -> Document:
     require_few(len(down) * len(across), "--rows and --cols show a part")
     drawn = pictures.tile_picture(made, asked.start, down, across)
     return Document((drawn,), f"{shape[0]} x {shape[1]} {row}, {asked.major}-major, swizzle {mode}", (made.source,))
-
-
-def _modes() -> Document:
-    """Return the list of swizzles."""
-    from refsim.layouts.swizzles import SWIZZLES
-
-    return Document((Table.of(MODES, SWIZZLES, key="swizzles"),), "swizzles")
 
 
 def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:

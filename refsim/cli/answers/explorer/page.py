@@ -40,10 +40,11 @@ def element_rows() -> list[dict[str, Any]]:
 def _format_row(row: Format) -> dict[str, Any]:
     """Return the entry of a format."""
     fields = "exponent=exponent_bits mantissa=mantissa_bits padding=padding_bits bias quantum about=specials.value"
+    one = round(1 / row.quantum) if row.twos_complement else row.bias << row.mantissa_bits + row.padding_bits
     flags = "binadesFromZero=binades_from_zero twosComplement=twos_complement"
     return {
         **facts_of(row, "name aliases bits=code_bits signed", fields, flags),
-        "one": _number(_one(row), row),
+        "one": _number(one, row),
         "kinds": [[_number(first, row), _number(last, row), *said] for first, last, *said in kinds_of(row)],
         "source": str(row.source),
     }
@@ -93,11 +94,6 @@ def kinds_of(row: Format) -> list[list[Any]]:
             found[-1][1] = first - 1
         found.append([first, limit - 1, *said])
     return found
-
-
-def _one(row: Format) -> int:
-    """Return the code of 1."""
-    return round(1 / row.quantum) if row.twos_complement else row.bias << row.mantissa_bits + row.padding_bits
 
 
 def _number(code: int, row: Format) -> int | str:
