@@ -267,18 +267,15 @@ def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
             raise RefsimError("bad-value", f"{word[:60]!r} is no FIELD=VALUE", help="start_address=1024 swizzle=128B")
         if name in found:
             raise RefsimError("bad-value", f"{name} is given twice")
-        found[name] = _value(name, value)
+        if name in _LISTS:
+            found[name] = tuple(_number(each) for each in value.split(",") if each)
+        else:
+            found[name] = _number(value) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|[0-9]+)", value) else value
     return found
 
 
 _LISTS = {"dims", "strides", "box", "element_strides", "globalDim", "globalStrides", "boxDim", "elementStrides"}
 _LISTS |= {"lower", "upper", "pixelBoxLowerCorner", "pixelBoxUpperCorner"}
-
-
-def _value(name: str, value: str) -> Any:
-    if name in _LISTS:
-        return tuple(_number(each) for each in value.split(",") if each)
-    return _number(value) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|[0-9]+)", value) else value
 
 
 def _number(word: str) -> int:

@@ -122,6 +122,7 @@ def bits(asked: Filters) -> Document:
       refsim numerics bits
       refsim numerics bits -t e4m3 --as md
     """
+    from refsim.evidence import Level
     from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
 
     groups: dict[tuple[Cell, ...], list[Profile]] = {}
@@ -134,7 +135,8 @@ def bits(asked: Filters) -> Document:
         targets = ", ".join(dict.fromkeys(row.target for row in group))
         types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in group))
         evidence = "; ".join(_evidence(group)), group[0].source
-        rows.append((targets, of, f"{types} -> {result}", *widths, _length(group[0]), enters, level, *evidence))
+        length = None if group[0].evidence.level is Level.UNVERIFIED else group[0].length
+        rows.append((targets, of, f"{types} -> {result}", *widths, length, enters, level, *evidence))
     return Document((Table(BITS_COLUMNS, tuple(rows), key="accumulators"),), "how many bits an accumulator keeps")
 
 
@@ -159,12 +161,6 @@ def _chosen(asked: Filters) -> "list[Profile]":
         help = f"known: {'; '.join(dict.fromkeys(row.name for row in here))}"
         raise RefsimError("unknown-arithmetic", f"no known arithmetic is {wanted}", help=help)
     return found
-
-
-def _length(row: "Profile") -> int | None:
-    from refsim.evidence import Level
-
-    return None if row.evidence.level is Level.UNVERIFIED else row.length
 
 
 def _evidence(rows: "list[Profile]") -> Iterable[str]:

@@ -28,21 +28,17 @@ if TYPE_CHECKING:
 
 def said(found: "Fingerprint", key: str = "") -> Wording:
     """Return the answer for one subject: every order with its sizes, the share it explains, and the verdict."""
-    lines = [_asked(found)]
+    subject = found.subject
+    types = f"{subject.a_format} x {subject.b_format} -> {subject.d_format}"
+    lines = [f"{subject.name}: D (M, {subject.n}), each a sum of {subject.k} products, {types}"]
     for number, order in enumerate(found.orders, 1):
         lines.append(f"order {number}: {_where(found, order)}")
         lines += [f"  {line}" for line in order.lines]
         lines += [f"  {line}" for line in _borne_out(order)]
     for why in dict.fromkeys(each.why for each in found.sizes if each.why):
         lines.append(f"M = {', '.join(str(each.m) for each in found.sizes if each.why == why)}: {why}")
-    lines += [*_verdict(found), _explained(found)]
+    lines += [_verdict(found), _explained(found)]
     return Wording(tuple(lines), facts(found), key=key)
-
-
-def _asked(found: "Fingerprint") -> str:
-    subject = found.subject
-    types = f"{subject.a_format} x {subject.b_format} -> {subject.d_format}"
-    return f"{subject.name}: D (M, {subject.n}), each a sum of {subject.k} products, {types}"
 
 
 def _where(found: "Fingerprint", order: "SumOrder") -> str:
@@ -64,19 +60,19 @@ def _borne_out(order: "SumOrder") -> list[str]:
     return []
 
 
-def _verdict(found: "Fingerprint") -> list[str]:
+def _verdict(found: "Fingerprint") -> str:
     rows = [each.m for each in found.sizes]
     difference = found.difference
     if not found.repeats:
-        return ["not repeatable: the same test case gave other results in another run, so its batch was not examined"]
+        return "not repeatable: the same test case gave other results in another run, so its batch was not examined"
     if difference is None:
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
-        return [f"batch invariant: M = {', '.join(map(str, rows))}, every row at every place, {seeds}"]
+        return f"batch invariant: M = {', '.join(map(str, rows))}, every row at every place, {seeds}"
     smallest = f"from M = {difference.m} on" + (
         f" (M = {difference.agrees} agrees)" if difference.agrees > rows[0] else ""
     )
     words = f"{_element(difference, found)}, and {_spelled_code(difference.want, found)} at M = {rows[0]}"
-    return [f"not batch invariant: {smallest} {words}"]
+    return f"not batch invariant: {smallest} {words}"
 
 
 def _element(difference: "FirstDifference", found: "Fingerprint") -> str:

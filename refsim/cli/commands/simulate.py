@@ -201,7 +201,11 @@ def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -
     columns = (
         Column("source", strong=True, of=lambda each: source_of(each.statement)),
         Column("instruction", of="statement.opcode"),
-        Column("access", strong=True, of=_access),
+        Column(
+            "access",
+            strong=True,
+            of=lambda each: each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written",
+        ),
         Column("threads", of=lambda each: _who(each.threads, describe)),
         Column(
             "address", drop=1, of=lambda each: f"{min(each.addresses):#x}-{max(each.addresses) + each.width - 1:#x}"
@@ -215,10 +219,6 @@ def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -
         Column("wrote", text=False),
     )
     return Table.of(columns, touched, key="accesses")
-
-
-def _access(each: "Touched") -> str:
-    return each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written"
 
 
 def _bits_of(each: "Touched") -> tuple[Bits, ...]:
@@ -258,14 +258,11 @@ def _values(lanes: tuple[int, ...], held: "Held") -> str:
         return _spelled(held.bits[0], held)
     steps = {(after - before) % (1 << held.width) for before, after in zip(held.bits, held.bits[1:], strict=False)}
     if len(steps) == 1 and len(held.bits) > 2 and held.type.dtype.kind in "ui":
-        return f"{_spelled(held.bits[0], held)} .. {_spelled(held.bits[-1], held)}, {_grown(steps.pop(), held.width)} a lane"
+        step, ends = steps.pop(), f"{_spelled(held.bits[0], held)} .. {_spelled(held.bits[-1], held)}"
+        return f"{ends}, {f'+{step}' if step < 1 << (held.width - 1) else f'-{(1 << held.width) - step}'} a lane"
     said = [f"{spans(tuple(who))}: {_spelled(bits, held)}" for bits, who in groups.items()]
     more = f", {len(said) - SHOWN} more" if len(said) > SHOWN else ""
     return ", ".join(said[:SHOWN]) + more
-
-
-def _grown(step: int, width: int) -> str:
-    return f"+{step}" if step < 1 << (width - 1) else f"-{(1 << width) - step}"
 
 
 def _spelled(bits: int, held: "Held") -> str:
@@ -408,6 +405,8 @@ def command(asked: SimulateOptions) -> Answer:
       refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers \\
           --block 64 --arg x.npy --arg f32:0.5
     """
+    from refsim.ptx import AddressWatch, stretch_named
+
     program = loaded(asked.file, asked.target, asked.entry, asked.compilation)
     entry = asked.entry or _no_entry(program, asked.file)
     given = [parse_argument(position, text) for position, text in enumerate(asked.arguments)]
@@ -415,7 +414,8 @@ def command(asked: SimulateOptions) -> Answer:
     targets = [saved(text, values) for text in asked.saves]
     orders = _orders(program, entry, asked.policy, asked.seed)
     originals = _copied(values) if len(orders) > 1 or asked.first_nan else values
-    seen = Watchers(_traced(program, entry, asked), _watched(program, entry, asked))
+    watch = None if asked.at is None else AddressWatch(stretch_named(program, entry, asked.at, asked.shared))
+    seen = Watchers(_traced(program, entry, asked), watch)
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         """Run one schedule. Later schedules get fresh copies of the arguments."""
@@ -558,12 +558,6 @@ def _traced(program: "Program", entry: str, asked: SimulateOptions) -> "WarpTrac
         raise RefsimError("bad-value", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
     code = program.code(entry)
     return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
-
-
-def _watched(program: "Program", entry: str, asked: SimulateOptions) -> "AddressWatch | None":
-    from refsim.ptx import AddressWatch, stretch_named
-
-    return None if asked.at is None else AddressWatch(stretch_named(program, entry, asked.at, asked.shared))
 
 
 def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[SeededPolicy, ...]":
