@@ -250,7 +250,7 @@ class CauseSearch:
         ranked = [
             (_rank(first, second), first, second)
             for first, second in itertools.combinations(candidates, 2)
-            if first.aspect != second.aspect
+            if not _is_one_choice(first, second)
         ]
         # Shared ranges that change no bit by themselves change bits where one range is left out.
         shared = [each for each in self.found.unseen if each.aspect == "sharing"]
@@ -323,6 +323,12 @@ class CauseSearch:
     def _tell(self, phase: str, done: int, planned: int) -> None:
         if self.report is not None:
             self.report(phase, done, planned)
+
+
+def _is_one_choice(first: Cause, second: Cause) -> bool:
+    """Return whether two causes set the same choice; a reference, which sets many, leaves each of them to others."""
+    one, other = ({each.aspect, *dict(each.beside)} for each in (first, second))
+    return first.aspect == second.aspect or (bool(one & other) and max(len(one), len(other)) == 2)
 
 
 def _rank(first: Cause, second: Cause) -> int:

@@ -150,9 +150,7 @@ def _interval_causes(own: "BlockScaledProduct") -> Iterator[Cause]:
 
 def _causes_of_scales(own: "BlockScaledProduct") -> Iterator[Cause]:
     """Yield the causes in how codes of scales are read: of A, of B, of both."""
-    yield from scales_read_as(scale_readings(), "A", "B")
-    yield from scales_read_as(scale_changes.ROWS, "A", "B")
-    yield from scales_read_as(scale_changes.ROWS_OF_BOTH, "A and B")
+    yield from scales_read_as(*scale_readings(), *scale_changes.ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +245,7 @@ class BlockScaledProduct(Computation):
         return total
 
     def _scales(self, plan: Choices, at: int) -> Matrix:
-        aspects = f"both_scales_read {'ab'[at]}_scales_read"
-        return self.once((at,), plan, aspects, lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
+        return self.once((at,), plan, f"{'ab'[at]}_scales_read", lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""

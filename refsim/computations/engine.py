@@ -157,6 +157,8 @@ class Computation:
             for each, of in self.choices
             if each.told and not is_wide and each.when(of, getattr(plan, each.name))
         }
-        changed = (each for each in self.causes() if each.is_made(plan) and not each.is_made(usual))
+        changed = [each for each in self.causes() if each.is_made(plan) and not each.is_made(usual)]
+        of_both = {name for each in changed for name in (each.aspect, *dict(each.beside)) if each.beside}
+        changed = [each for each in changed if each.beside or each.aspect not in of_both]
         words = ", ".join([*told.values(), *(each.says for each in changed if each.aspect not in told)])
         return f"{self.title}{words}"

@@ -165,7 +165,7 @@ def _readings(at: int, own: "IntegerProduct") -> Iterator[OperandReading]:
 def _causes_of_scales(own: "IntegerProduct") -> Iterator[Cause]:
     """Yield the causes in how scales are read: of A, of B, of both."""
     if own.scales is not None:
-        yield from scales_read_as((AS_IT_IS, *SCALE_VALUES, *scale_changes.ROWS), "A", "B", "A and B")
+        yield from scales_read_as(AS_IT_IS, *SCALE_VALUES, *scale_changes.ROWS)
 
 
 def _is_requantised(own: "IntegerProduct", way: Any) -> bool:

@@ -17,7 +17,7 @@ from refsim.computations.reading import (
     formats_read,
     kept_columns,
     readings_of,
-    readings_of_both,
+    readings_of_b,
     scale_readings,
     scales_read,
     scales_read_as,
@@ -45,27 +45,21 @@ FIRST, LAST, ROUNDED_AGAIN, NOWHERE = ACCUMULANDS
 LARGEST = 1 << 12  # the most elements of a sample whose sums are remembered
 READ_ASPECTS = (
     Aspect("a_read", lambda own: readings_of(own.formats[0]), AS_IT_IS, says="A is read {}"),
-    Aspect("b_read", lambda own: readings_of(own.formats[1]), AS_IT_IS, says="B is read {}"),
-    Aspect("both_read", lambda own: readings_of_both(own.formats), AS_IT_IS),
+    Aspect("b_read", readings_of_b, AS_IT_IS, says="B is read {}"),
 )
 WRITING = Aspect("tail", lambda own: tail_causes(own.columns), 0), WRITTEN, PLACED
 
 
 def _causes_of_scales(own: "PlainProduct") -> Iterator[Cause]:
     """Yield the causes in how float32 scales are read: of A, of B, of both."""
-    if own.blocks > 1:
-        yield from scales_read_as(scale_readings(), "A", "B")
     if is_scaled(own, None):
-        yield from scales_read_as(scale_changes.ROWS, "A", "B")
-        yield from scales_read_as(scale_changes.ROWS_OF_BOTH, "A and B")
-        yield from scales_read_as((*SCALE_PLACES, *SCALE_BLOCKS), "A", "B")
-        yield from scales_read_as(SCALE_VALUES, "A", "B", "A and B")
+        yield from scales_read_as(*scale_readings()[: None if own.blocks > 1 else 1])
+        yield from scales_read_as(*scale_changes.ROWS, *SCALE_PLACES, *SCALE_BLOCKS, *SCALE_VALUES)
 
 
 def scales_are_read(causes: Any) -> tuple[Aspect, ...]:
     """Return the aspects of scales of A, of B and of both, whose causes come together."""
-    others = (Aspect(name, usual=AS_IT_IS) for name in ("b_scales_read", "both_scales_read"))
-    return Aspect("a_scales_read", causes, AS_IT_IS), *others
+    return Aspect("a_scales_read", causes, AS_IT_IS), Aspect("b_scales_read", usual=AS_IT_IS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,9 @@
 """How operands are read: their codes, or codes of another format, flushed, transposed, swizzled, or cut short."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -177,35 +176,36 @@ def scale_readings() -> tuple[OperandReading, ...]:
     return tuple(found)
 
 
-def readings_of_both(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
-    """Yield the causes in how A and B are read alike: aspect `both_read`."""
-    if formats[0] == formats[1]:
-        for row in readings_of(formats[0]):
-            if row.format is not None or row.family is Family.FLUSHED:
-                yield row.cause("both_read", "A and B are read {}")
-    yield AS_IT_IS.cause("both_read", "A and B are read as they are")
+def readings_of_b(own: Any) -> Iterator[OperandReading | Cause]:
+    """Yield every way in which B of a product is read, and then those in which A is read alike."""
+    formats: tuple[ElementType, ElementType] = own.formats
+    yield from readings_of(formats[1])
+    for row in readings_of(formats[0]):
+        for other in readings_of(formats[1]):
+            if row.name == other.name:
+                yield _of_both(row, other, "b_read", "a_read", f"A and B are read {row.name}")
+            elif formats[0] is not formats[1] and row.family is other.family is Family.FNUZ:
+                yield _of_both(row, other, "b_read", "a_read", f"A is read {row.name}, B {other.name}")
+
+
+def _of_both(left: OperandReading, right: OperandReading, aspect: str, beside: str, says: str) -> Cause:
+    """Return one mistake in A and B as one cause."""
+    return Cause(right.family, says, aspect, right, right.source, right.rank, beside=((beside, left),))
 
 
 def formats_read(plan: Any, own: tuple[ElementType, ElementType]) -> tuple[ElementType, ElementType]:
     """Return the formats as which a plan reads the codes of A and B, given their own formats."""
-    found = [
-        row.format or plan.both_read.format or mine for row, mine in zip((plan.a_read, plan.b_read), own, strict=True)
-    ]
-    return found[0], found[1]
+    return plan.a_read.format or own[0], plan.b_read.format or own[1]
 
 
 def side_read(plan: Any, at: int, codes: Matrix, format: ElementType) -> Matrix:
     """Return the codes of A (`at` 0) or B as a plan reads them."""
-    codes, _ = plan.both_read.read(codes, format)
-    found, _ = (plan.a_read, plan.b_read)[at].read(codes, format)
-    return found  # type: ignore[no-any-return]
+    return (plan.a_read, plan.b_read)[at].read(codes, format)[0]  # type: ignore[no-any-return]
 
 
 def scales_read(plan: Any, at: int, scales: Matrix, format: ElementType) -> Matrix:
     """Return the scales of A (`at` 0) or B as a plan reads them."""
-    scales, _ = plan.both_scales_read.read(scales, format)
-    found, _ = (plan.a_scales_read, plan.b_scales_read)[at].read(scales, format)
-    return found  # type: ignore[no-any-return]
+    return (plan.a_scales_read, plan.b_scales_read)[at].read(scales, format)[0]  # type: ignore[no-any-return]
 
 
 TAILS = (128, 64, 32, 16, 256)
@@ -225,13 +225,12 @@ def tail_causes(columns: int) -> Iterator[Cause]:
             yield Cause(Family.TAIL, says, "tail", -width, source, 2)
 
 
-ASPECTS_OF_SCALES = {"A": "a_scales_read", "B": "b_scales_read", "A and B": "both_scales_read"}
-
-
-def scales_read_as(rows: Iterable[OperandReading], *sides: str) -> Iterator[Cause]:
-    """Yield the causes in how scales are read: those of "A", of "B", of "A and B"."""
-    for name, row in product(sides, rows):
-        yield row.cause(ASPECTS_OF_SCALES[name], f"the scales of {name} are read {{}}")
+def scales_read_as(*rows: OperandReading) -> Iterator[Cause]:
+    """Yield the causes in how scales are read: those of A, of B, of both alike."""
+    for row in rows:
+        for name, aspect in (("A", "a_scales_read"), ("B", "b_scales_read")):
+            yield row.cause(aspect, f"the scales of {name} are read {{}}")
+        yield _of_both(row, row, "b_scales_read", "a_scales_read", f"the scales of A and B are read {row.name}")
 
 
 def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:

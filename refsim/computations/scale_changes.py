@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.reading import AS_IT_IS, OperandReading
+from refsim.computations.reading import OperandReading
 from refsim.computations.ways import DoesNotApplyError, Family, rounded_to
 from refsim.formats import BF16, F16, ElementType
 from refsim.layouts import scale_layout
@@ -163,8 +163,6 @@ def _places() -> Iterator[OperandReading]:
 
 ROWS = tuple(_rows())
 """Every reading of scales from another place or with another value."""
-ROWS_OF_BOTH = (AS_IT_IS, *ROWS[: len(_PLACES)])
-"""The readings of the scales of A and B alike."""
 SCALE_VALUES = tuple(
     OperandReading(says, Family.SCALE_RULE, CUBLAS["scaling modes"], partial(_of_floats, change), rank=2)
     for says, change in _VALUES

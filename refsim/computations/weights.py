@@ -139,7 +139,7 @@ class WeightProduct(Computation):
     def choices(self) -> Sequence[tuple[Aspect, Computation]]:
         """Return the aspects of the weights, and those of the product, which reads B as it is."""
         of_product = (
-            (replace(each, ways=()) if each.name in ("b_read", "both_read") else each, of)
+            (replace(each, ways=()) if each.name == "b_read" else each, of)
             for each, of in self.product.choices
         )
         return [*super().choices, *of_product]
