@@ -10,11 +10,10 @@ from conformance.explained.pairs import Pair
 from refsim.causes import DiffExplanation, explain_diff
 from refsim.computations.ways import Family
 
-SECONDS = 6.0
 SHAPES = {str(each) for each in (Family.FACTOR, Family.OFFSET, Family.ORDER, Family.VALUES)}
 
 
-def asked(pair: Pair, seconds: float = SECONDS) -> dict[str, Any]:
+def asked(pair: Pair, seconds: float | None = None) -> dict[str, Any]:
     """One pair: what was planted, the families that were named, whether that is right, the time."""
     started = time.process_time()
     ways = {"operands": pair.operands, "values": pair.values, "quantized": pair.quantized}

@@ -1,7 +1,6 @@
 """Explain two outputs without operands: one output made of the other, in either direction, from the codes alone."""
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.apart import told_apart
+from refsim.causes.effort import LOOKED_AFTER, Limit
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
-from refsim.causes.judged import LOOKED_AFTER
 from refsim.causes.regions import seen
-from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.search import CauseSearch, Found, Named, told_apart
 from refsim.causes.shapes import shapes_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
+from refsim.computations.element_changes import exchanged
 from refsim.computations.engine import PLACED, Aspect, Computation
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
 from refsim.conversions import OVERFLOWS, decode, encode
@@ -49,12 +48,6 @@ def _read_as(other: Format, codes: Codes, format: Format) -> Codes:
 def _flushed(least: float, codes: Codes, format: Format) -> Codes:
     values = decode(codes, format)
     return np.where(np.abs(values) < least, codes & codes.dtype.type(format.sign_mask), codes)
-
-
-def _exchanged(codes: Codes, format: Format) -> Codes:
-    if codes.shape[-1] % 2:
-        raise DoesNotApplyError
-    return codes.reshape(-1, 2)[:, ::-1].reshape(codes.shape)
 
 
 def _zeros_plus(codes: Codes, format: Format) -> Codes:
@@ -107,7 +100,7 @@ def rewritings(format: Format) -> tuple[Way, ...]:
             found.append(Way(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
     if format.bits == 4:
         name = "lie with the two codes of a byte exchanged"
-        found.append(Way(name, Family.PACKING, PTX["cvt, e2m1x2"], _exchanged))
+        found.append(Way(name, Family.PACKING, PTX["cvt, e2m1x2"], lambda codes, format: exchanged(codes)))
     if format.sign_mask and format.has_zero:
         found.append(Way("that are zeros are +0", Family.ZERO_SIGN, IEEE754["section 6.3"], _zeros_plus))
     flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
@@ -168,7 +161,7 @@ def between_outputs(
     got: Codes,
     want: Codes,
     format: ElementType,
-    deadline: float,
+    limit: Limit,
     report: Callable[[str, int, int], None] | None,
     is_right: bool = False,
     known: Mapping[str, NDArray[Any]] | None = None,
@@ -185,11 +178,11 @@ def between_outputs(
         subject = OtherOutput(other, format)
         is_complete = made == "B" and is_right
         shapes = partial(_shapes, format, is_complete, made, known)
-        tried = CauseSearch(subject, subject.usual, one, deadline, other, report, shapes).run()
+        tried = CauseSearch(subject, subject.usual, one, limit, other, report, shapes).run()
         if is_nan_alone(one, format):
             tried.whole.clear()
         elif not tried.whole:
-            tried.whole += _by_readings(one, other, format, deadline)
+            tried.whole += _by_readings(one, other, format, limit)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
     fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
@@ -270,13 +263,13 @@ def _apart(subject: OtherOutput, named: tuple[Named, ...]) -> tuple[str, ...]:
     return told_apart(subject, subject.usual, plans)
 
 
-def _by_readings(got: Codes, want: Codes, format: Format, deadline: float) -> list[Named]:
+def _by_readings(got: Codes, want: Codes, format: Format, limit: Limit) -> list[Named]:
     """Return the readings of `compare` that fit every element, as causes."""
     differing, source = int((got != want).sum()), PTX["cvt, ld, st"]
     return [
         Named((Cause(_FAMILIES[reading.suspect], reading.says, "", None, source),), differing, is_whole=True)
         for reading in readings()
-        if got.size <= LOOKED_AFTER or time.process_time() < deadline
+        if got.size <= LOOKED_AFTER or not limit.is_reached()
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
         if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # an output of only NaN fits anything
         if _FAMILIES[reading.suspect] is not Family.SHIFTED or _is_seen(reading, got != want)

@@ -1,7 +1,6 @@
 """Answer the public question: what makes two results differ."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,15 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.alone import between_outputs, is_nan_alone
-from refsim.causes.apart import told_apart
+from refsim.causes.effort import Limit, judged_rows
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
-from refsim.causes.judged import judged_rows
 from refsim.causes.operands import IntegerOperands, ProductOperands, WeightOperands, integer_codes
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import AttentionOperands, RowOperands
-from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.search import CauseSearch, Found, Named, told_apart
 from refsim.causes.shapes import shapes_of
-from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.computations.block_scaled import BlockScaledProduct
 from refsim.computations.engine import Computation
@@ -33,11 +30,11 @@ from refsim.integers import array_of
 from refsim.typed_arrays import codes_with_format, native
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with fewer of both, a cause may fit by chance
-MOST_BESIDE = 4
+MOST_BESIDE, STAGES = 4, 32
 BOTH_SHARE = 0.7
-"""Share of the time for causes that explain codes and scales together; the rest is for each of them alone."""
+"""Share of the limit for causes that explain codes and scales together; the rest is for each of them alone."""
 SHARES = 0.35, 0.7, 0.85, 0.93
-"""Shares of the time at which the four searches for plans of two outputs end; the rest is for their codes alone."""
+"""Shares of the limit at which the four searches for plans of two outputs end; the rest is for their codes alone."""
 Report = Callable[[str, int, int], None]
 
 
@@ -50,7 +47,7 @@ def explain_diff(
     values: ArrayLike | None = None,
     scales: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
-    seconds: float = 10.0,
+    seconds: float | None = None,
     at: tuple[int, ...] | None = None,
     on_progress: Report | None = None,
 ) -> DiffExplanation:
@@ -60,9 +57,10 @@ def explain_diff(
     those of the product or function that both come from; without `b`, `a` is compared with the usual result. `values`
     (float32 or float64, in the shape of `a`) were rounded to both outputs, after a product with `scales` (float32, one
     for each row or block of columns) where given. `quantized` is the tensor that both were quantized from. A cause is
-    reported only if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of
-    processor time and calls `on_progress(phase, done, planned)` meanwhile. `at`: the element (row, column), or (batch,
-    row, column), whose two sums are returned as `stages`; by default the first that differs.
+    reported only if it reproduces every bit, and never for equal outputs. The search ends after `seconds` of processor
+    time, by default after a fixed amount of work, about 3 s. It calls `on_progress(phase, done, planned)` meanwhile.
+    `at`: the element (row, column), or (batch, row, column), whose two sums are returned as `stages`; by default the
+    first that differs.
     explain_diff(np.arange(16, dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4),
     "e4m3").outcome is "explained": one is the transpose of the other.
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
@@ -80,8 +78,8 @@ def explain_diff(
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
             raise RefsimError("bad-shape", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
     place = place_of_element(at, got.shape)
-    end, known = time.process_time() + seconds, _scales_of(operands, scales)
-    question = _Question(got, want, row, end, on_progress, known=known)
+    limit, known = Limit.of(seconds), _scales_of(operands, scales)
+    question = _Question(got, want, row, limit, on_progress, known=known)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
     if want is not None and (want == got).all() and not both:
         return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
@@ -100,7 +98,7 @@ def explain_diff(
         return question.of_quantiser(quantized)
     if want is None:
         raise RefsimError("usage", "one output alone", help="a second one, operands=, values= or quantized=")
-    return between_outputs(got, want, row, question.deadline, on_progress)
+    return between_outputs(got, want, row, limit, on_progress)
 
 
 def _require_one_way(*ways: object) -> None:
@@ -127,12 +125,12 @@ def _of_values(
 
 @dataclass(frozen=True)
 class _Question:
-    """One output or two, and the deadline; `is_one` False: the outputs join several parts, such as codes and scales."""
+    """One output or two, and the limit of the search; `is_one` False: outputs join parts, such as codes and scales."""
 
     got: Codes
     want: Codes | None
     format: Format
-    deadline: float
+    limit: Limit
     report: Report | None
     is_one: bool = True
     judged: Indices | None = None
@@ -158,10 +156,7 @@ class _Question:
         want = None if self.want is None or given.want_scales is None else joined(self.want, given.want_scales)
         if want is not None and (got == want).all():
             return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
-        now = time.process_time()
-        said = replace(
-            self, got=got, want=want, deadline=now + BOTH_SHARE * (self.deadline - now), is_one=False
-        ).of_subject(both, None)
+        said = replace(self, got=got, want=want, limit=self.limit.part(BOTH_SHARE), is_one=False).of_subject(both, None)
         return (
             said if said.named or not said.differing else replace(said, beside=self._apart_from_each_other(both, given))
         )
@@ -174,38 +169,40 @@ class _Question:
         for number, (subject, one, other) in enumerate(pairs):
             have, right = (None if each is None else words_of(each).reshape(subject.shape) for each in (one, other))
             assert have is not None
-            end = time.process_time() + (self.deadline - time.process_time()) / (len(pairs) - number)
+            limit = self.limit.part(1 / (len(pairs) - number))
             kind = self.format if number == 0 else both.usual.rule.stored_as
-            said = replace(self, got=have, want=right, format=kind, deadline=end).of_subject(subject, None)
+            said = replace(self, got=have, want=right, format=kind, limit=limit).of_subject(subject, None)
             alone = f"{subject.which} alone: {said.outcome}"
             found.append(alone + (f", {said.named[0]}" if said.named else ""))
         return tuple(found)
 
     def of_subject(self, subject: Computation, at: int | None) -> DiffExplanation:
-        """Return the explanation over as many rows as the time allows."""
-        left = self.deadline - time.process_time()
-        question = replace(self, judged=judged_rows(subject, self.got, self.want, left))
+        """Return the explanation over as many rows as the limit allows."""
+        question = replace(self, judged=judged_rows(subject, self.got, self.want, self.limit))
         return question._of_one(subject, at) if self.want is None else question._of_two(subject, self.want, at)
 
     def _of_two(self, subject: Computation, want: Codes, at: int | None) -> DiffExplanation:
         """Return the difference between two plans: find the plan of one side, then the change to the other side."""
         start = subject.usual
         sides = [("A", self.got, want), ("B", want, self.got)]
-        if CauseSearch(subject, start, self.got, self.deadline, judged=self.judged).holds(start):
+        if CauseSearch(subject, start, self.got, self.limit, judged=self.judged).holds(start):
             sides.reverse()  # then only B differs from the reference, and its causes keep their own names
         said, other_is = None, ""
-        ends = self._ends()
+        ends = [self.limit.part(share) for share in SHARES]
         for (made, one, other), known_by, end in zip(sides, ends[::2], ends[1::2], strict=True):
             anchor = self._plan_of(subject, start, other, known_by)
             if anchor is None:
                 continue
-            found = self._search(subject, anchor, one, other, end)
+            is_usual = anchor is start
+            found = self._search(subject, anchor, one, other, ends[-1] if is_usual else end)
             if found.whole:
                 return self._said(subject, anchor, found, made, at)
             if said is None:
                 said = self._said(subject, anchor, found, made, at)
             else:
                 other_is = subject.described(anchor)
+            if is_usual:
+                break  # the plan of the other output would be sought from the same plan
         if not self.is_one and said is not None:
             return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
         alone = self._by_codes(subject, want)
@@ -216,7 +213,7 @@ class _Question:
     def _by_codes(self, subject: Computation, want: Codes) -> DiffExplanation:
         """Return the explanation by codes alone, unless a NaN appears where the operands give none."""
         is_right = self.want is None
-        alone = between_outputs(self.got, want, self.format, self.deadline, self.report, is_right)
+        alone = between_outputs(self.got, want, self.format, self.limit, self.report, is_right)
         if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
             rows = np.arange(len(want)) if self.judged is None else self.judged
             everything = None if self.judged is None else (rows, np.arange(want.shape[1]))
@@ -227,8 +224,7 @@ class _Question:
 
     def _of_one(self, subject: Computation, at: int | None) -> DiffExplanation:
         """Return the explanation of one output against the reference, by plans and then by codes alone."""
-        now = time.process_time()
-        end = now + SHARES[-1] * (self.deadline - now)
+        end = self.limit.part(SHARES[-1])
         search = CauseSearch(
             subject, subject.usual, self.got, end, None, self.report, self._unwritten, judged=self.judged
         )
@@ -243,23 +239,15 @@ class _Question:
             return replace(alone, b_is=subject.described(subject.usual))
         return replace(said, seen=alone.seen)
 
-    def _ends(self) -> list[float]:
-        """Return the four times at which searches end: the plan of one side, the other side from it, then exchanged."""
-        now = time.process_time()
-        return [now + share * (self.deadline - now) for share in SHARES]
-
-    def _plan_of(self, subject: Computation, start: Any, output: Codes, end: float) -> Any:
-        """Return the plan that reproduces an output; None where none is found in time."""
+    def _plan_of(self, subject: Computation, start: Any, output: Codes, end: Limit) -> Any:
+        """Return the plan that reproduces an output; None where none is found."""
         found = CauseSearch(subject, start, output, end, report=self.report, judged=self.judged).run()
         if found.is_equal:
             return start
         return found.whole[0].plan_from(start) if found.whole else None
 
-    def _search(
-        self, subject: Computation, start: Any, got: Codes, want: Codes | None, end: float | None = None
-    ) -> Found:
-        last = end or self.deadline
-        return CauseSearch(subject, start, got, last, want, self.report, self._unwritten, judged=self.judged).run()
+    def _search(self, subject: Computation, start: Any, got: Codes, want: Codes | None, end: Limit) -> Found:
+        return CauseSearch(subject, start, got, end, want, self.report, self._unwritten, judged=self.judged).run()
 
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
         if not self.is_one and not self.format.is_integer:
@@ -346,6 +334,65 @@ def _of_product(
     if want is not None and (want == question.got).all():
         return DiffExplanation(DiffOutcome.EQUAL, 0, want.size, want.size)
     return shown_in(question.of_subject(product, at), whole, product.shape[1], product.whole_row)
+
+
+# ---- sums of one element -----------------------------------------------------------------------------------------------
+
+
+def require_sums(subject: Computation, at: int | None) -> None:
+    """Raise RefsimError where an element is given with `--at` for a subject without sums."""
+    if at is not None and not subject.summed_over:
+        raise RefsimError("usage", "an element is asked for that is no sum", "--at", "of products and attention")
+
+
+def stages_of(
+    subject: Computation,
+    plans: Sequence[Any],
+    got: Codes,
+    want: Codes | None,
+    at: int | None,
+    judged: Indices | None,
+) -> tuple[tuple[int, int] | None, tuple[SumsSoFar, ...]]:
+    """Return an element and its sums under two plans; (None, ()) where no plan has sums.
+
+    `at` is the flat index of the element, None: the first element that differs.
+    """
+    if not subject.summed_over:
+        return None, ()
+    columns = subject.shape[1]
+    if at is None:
+        rows = np.arange(len(got)) if judged is None else judged
+        assert want is not None
+        first = np.argwhere(got[rows] != want[rows])[0]
+        at = int(rows[first[0]]) * columns + int(first[1])
+    place = divmod(at, columns)
+    sums = [subject.sums_of(plan, place, STAGES) for plan in plans]
+    kind = subject.sums_held, subject.summed_over
+    return place, tuple(SumsSoFar(end, one, other, *kind) for (end, one), (_, other) in zip(*sums, strict=True))
+
+
+def place_of_element(at: tuple[int, ...] | None, shape: tuple[int, ...]) -> int | None:
+    """Return the flat index of the element `at`; None for None. Raises RefsimError outside the output."""
+    if at is None:
+        return None
+    if len(shape) != len(at):
+        rule = f"{len(shape)} numbers: BATCH,ROW,COL of batches and heads, ROW,COL of a matrix"
+        raise RefsimError("out-of-range", f"the output has shape {shape}", "--at", rule)
+    names = ("batch", "row", "column")[-len(at) :]
+    for name, place, extent in zip(names, at, shape, strict=True):
+        if not 0 <= place < extent:
+            raise RefsimError("out-of-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
+    return int(np.ravel_multi_index(at, shape))
+
+
+def shown_in(
+    found: DiffExplanation, shape: tuple[int, ...], columns: int, row_of: Callable[[int], int] = int
+) -> DiffExplanation:
+    """Return the explanation with its element as an index in an output of `shape`; `row_of` maps its row."""
+    if found.element is None:
+        return found
+    row, column = found.element
+    return replace(found, element=tuple(map(int, np.unravel_index(row_of(row) * columns + column, shape))))
 
 
 def _codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Format]:

@@ -50,7 +50,7 @@ class DiffExplanation(Card):
     `named` are causes, or pairs, that each turn one output into the other in every bit. `apart` says on which test
     cases several of them differ; `made` is the output that they reproduce. `parts` correct some differing elements and
     break none. `excluded` were refuted; `unseen` change nothing here, so nothing is known of them; `untried` counts
-    those left when the time ended. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is
+    those left at the end. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is
     computed, "" where unknown. `beside`: what an output that was not given would be, such as the scales for a
     quantizer's codes; for two outputs that no cause explains together, what explains each alone. `seen`: where the
     outputs differ and what each holds there, for differences without a cause.
@@ -108,12 +108,12 @@ class DiffExplanation(Card):
         if self.unseen:
             found.append(f"undetectable on this data  {_counted(self.unseen)}")
         if self.untried:
-            found.append(f"time limit reached: {self.untried} not tried")
+            found.append(f"limit reached: {self.untried} not tried")
         return found
 
     def _verdict(self) -> str:
         """Return the outcome with the counts of differing and judged elements, in one line."""
-        judged = "" if self.judged == self.size else f"; {self.size - self.judged} were not computed in the time"
+        judged = "" if self.judged == self.size else f"; {self.size - self.judged} were not computed"
         if self.outcome is DiffOutcome.EQUAL:
             return f"equal: {counted(self.judged, 'element')}, every bit{judged}"
         share = 100 * self.differing / max(1, self.judged)

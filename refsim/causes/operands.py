@@ -421,8 +421,9 @@ class WeightOperands(FieldsCard):
 
     `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one for each element, or
     an array of such a dtype. `b_scale`: a number, (N,) or (N, K / group), in float32, float16, bfloat16 or E8M0 codes;
-    `b_zero`, whole numbers, in such a shape too. The reference computes w = (q - zero) * scale in float32, rounds it to
-    A's format and multiplies on tensor cores; `unit`, `target`, `k`, `interval` and `c` are as for ProductOperands.
+    `b_zero`, whole numbers, in such a shape too. With a `scale_format`, "e8m0" or "ue4m3", scales are its codes. The
+    reference computes w = (q - zero) * scale in float32, rounds it to A's format and multiplies on tensor cores;
+    `unit`, `target`, `k`, `interval` and `c` are as for ProductOperands.
     WeightOperands(a=a, b=q, a_format="bf16", b_format="u4", b_scale=s, b_zero=8) is GPTQ's product.
     """
 
@@ -437,11 +438,12 @@ class WeightOperands(FieldsCard):
     target: str = "sm_90a"
     k: int | None = None
     interval: int | None = None
+    scale_format: str | Format | None = None
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
         """Return the product with output of that shape and format. Raises RefsimError for operands that do not fit."""
         codes, row = self._weights()
-        scales = _by_row("b_scale", _weight_scales(self.b_scale), len(codes))
+        scales = _by_row("b_scale", _weight_scales(self.b_scale, self.scale_format), len(codes))
         zeros = _by_row("b_zero", _numbers("b_zero", self.b_zero), len(codes))
         groups = max(scales.shape[1], zeros.shape[1])
         fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
@@ -477,9 +479,12 @@ class WeightOperands(FieldsCard):
         return row
 
 
-def _weight_scales(given: ArrayLike) -> NDArray[np.float32]:
-    """Return scales as float32; uint8 holds E8M0 codes, as for all scales."""
+def _weight_scales(given: ArrayLike, named: str | Format | None) -> NDArray[np.float32]:
+    """Return scales as float32, of codes of a format where it is given; uint8 holds E8M0 codes, as for all scales."""
     array = array_of("b_scale", given)
+    if named is not None:
+        format = format_named(named)
+        return np.asarray(decode(codes_with_format("b_scale", array, format)[0], format), np.float32)
     return scale_values(array) if array.dtype == np.uint8 else _numbers("b_scale", array)
 
 

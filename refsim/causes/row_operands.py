@@ -17,6 +17,7 @@ from refsim.computations.softmax import Softmax
 from refsim.conversions import decode
 from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, E4M3, F16, F32, Format
+from refsim.integers import is_whole
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Unit
 from refsim.render.cards import FieldsCard
@@ -136,7 +137,8 @@ class AttentionOperands(FieldsCard):
     sqrt(D) by default. `q_scale`, `k_scale`, `v_scale`: for e4m3 only, a float32 for each head. Outputs are O, in Q's
     shape, or float32 logarithms in that shape without D. The reference is the arithmetic of `oracles.attention` with
     the products of `unit` on `target`; `special` "exact": a float32 fma for every k, exponentials and quotients rounded
-    once, P rounded to the operands' format.
+    once, P rounded to the operands' format. With `window`, a row sees the last `window` keys up to its own. `sinks`: a
+    score beside the keys, one or one for each head. `softcap`: a score s becomes softcap tanh(s / softcap).
     AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of refsim's kernel.
     """
 
@@ -152,6 +154,9 @@ class AttentionOperands(FieldsCard):
     unit: Unit = "wgmma"
     target: str = "sm_90a"
     special: str = APPROXIMATE
+    window: int = 0
+    sinks: ArrayLike | None = None
+    softcap: float = 0.0
 
     def explained(self, shape: tuple[int, ...], format: Format) -> OnlineAttention:
         """Return the subject for O or the logarithms, by shape. Raises RefsimError for operands that do not fit."""
@@ -171,9 +176,13 @@ class AttentionOperands(FieldsCard):
         scale = self.scale if self.scale is not None else q.shape[2] ** -0.5
         exact = self.special == EXACT_FUNCTIONS
         scales = self._scales(row, len(q), len(k))
-        return OnlineAttention(
-            q, k, v, row, format, float(scale), self.causal, self._chain(row, exact=exact), scales, is_lse, exact
-        )
+        if not is_whole(self.window) or self.window < 0 or not (0 <= self.softcap < float("inf")):
+            what = f"window is {self.window!r}, softcap {self.softcap!r}"
+            raise RefsimError("out-of-range", what, rule="a count of keys and a bound of scores, 0: none")
+        sinks = None if self.sinks is None else _one_a_head("sinks", self.sinks, len(q))
+        more: dict[str, Any] = {"window": int(self.window), "sinks": sinks, "cap": float(self.softcap)}
+        chain = self._chain(row, exact=exact)
+        return OnlineAttention(q, k, v, row, format, float(scale), self.causal, chain, scales, is_lse, exact, **more)
 
     def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
         """Return codes (heads, length, depth) and their format."""
@@ -192,12 +201,7 @@ class AttentionOperands(FieldsCard):
             raise RefsimError("bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
         found = []
         for name, each, count in zip("qkv", given, (heads, kv_heads, kv_heads), strict=True):
-            values = scale_values(1.0 if each is None else each).reshape(-1)
-            if values.size not in (1, count):
-                raise RefsimError(
-                    "bad-shape", f"{name}_scale has {values.size} numbers", rule=f"one, or {count}: a head each"
-                )
-            found.append(np.ascontiguousarray(np.broadcast_to(values, (count,)), np.float32))
+            found.append(_one_a_head(f"{name}_scale", 1.0 if each is None else each, count))
         return found[0], found[1], found[2]
 
     def _chain(self, row: Format, *, exact: bool) -> Adder:
@@ -206,3 +210,11 @@ class AttentionOperands(FieldsCard):
             return next(adder for adder in adders(row, row) if adder.row is None)
         own = profile(self.target, self.unit, row, row, F32, None)
         return adder_of(own, (row, row), max(own.k))
+
+
+def _one_a_head(name: str, given: ArrayLike, count: int) -> NDArray[np.float32]:
+    """Return a number for each head, from one or as many."""
+    values = scale_values(given).reshape(-1)
+    if values.size not in (1, count):
+        raise RefsimError("bad-shape", f"{name} has {values.size} numbers", rule=f"one, or {count}: a head each")
+    return np.ascontiguousarray(np.broadcast_to(values, (count,)), np.float32)

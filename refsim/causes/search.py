@@ -6,7 +6,6 @@ The time is bounded: choices that were not tried are counted, and elements that 
 
 import functools
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -14,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.judged import tile_rows
+from refsim.causes.effort import Limit, tile_rows
 from refsim.computations.engine import Computation
 from refsim.computations.in_part import is_mixed
 from refsim.computations.ways import (
@@ -76,6 +75,40 @@ class Named(FieldsCard):
         return " and ".join(map(str, self.causes))
 
 
+SEEDS, MOST_APART = (1, 2, 3), 3
+
+
+def told_apart(subject: Computation, start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
+    """Return a sentence for each pair of the first few fitting causes: a drawn test case on which they differ.
+
+    The sentence says so where no drawn test case distinguishes the two. `start` is the plan that the causes change.
+    """
+    if len(named) < 2:
+        return ()
+    found = []
+    kinds = {tuple(cause.family for cause in each.causes): each for each in reversed(named)}
+    chosen = list(kinds.values())[::-1] if len(kinds) > 1 else named
+    for one, other in itertools.islice(itertools.combinations(chosen, 2), MOST_APART):
+        found.append(f"{one} | {other}: {_difference(subject, start, one, other)}")
+    return tuple(found)
+
+
+def _difference(subject: Computation, start: Any, one: Named, other: Named) -> str:
+    """Return how many elements differ between two causes on the first drawn test case where any does."""
+    for wide in (False, True):
+        for seed in SEEDS:
+            drawn = subject.another(seed, wide=wide)
+            try:
+                first, second = (drawn.codes(each.plan_from(start)) for each in (one, other))
+            except DoesNotApplyError:
+                continue
+            if count := int(np.count_nonzero(first != second)):
+                size = " x ".join(map(str, drawn.shape))
+                written = f", written in {drawn.format}" if drawn.format is not subject.format else ""
+                return f"{count} of {first.size} elements differ on drawn numbers, {size}, seed {seed}{written}"
+    return "no random test case distinguishes them"
+
+
 @dataclass
 class Found:
     """The result for every cause that was tried on one output."""
@@ -107,7 +140,7 @@ class CauseSearch:
     subject: Computation
     start: Choices
     got: Codes
-    deadline: float
+    limit: Limit
     want: Codes | None = None
     report: Report | None = None
     alone: Callable[[Codes, Codes], list[Named]] | None = None
@@ -146,8 +179,9 @@ class CauseSearch:
         if moving and not self.found.whole:
             partial += self._singles(moving, sample)
         if not self.found.whole:
+            partial.sort(key=lambda each: -each[0])
             self._parts(partial)
-            self._pairs(sample)
+            self._pairs(sample, [cause for share, cause in partial[:PARTS] if share >= LEAST_PART])
             self.found.whole += [] if self.found.whole else near
         return self.found
 
@@ -158,13 +192,13 @@ class CauseSearch:
         partial: list[tuple[float, Cause]] = []
         want = self._at(self.want, sample)
         for number, cause in enumerate(singles):
-            if self._is_late():
+            if self.limit.is_reached():
                 self.found.untried += len(singles) - number
                 break
             self._tell("causes", number, len(singles))
             try:
                 plan, got = self._undone(cause.of(self.start))
-                made = self.subject.codes(plan, sample)
+                made = self._codes(plan, sample)
             except DoesNotApplyError:
                 self.found.absent.append(cause)
                 continue
@@ -184,16 +218,16 @@ class CauseSearch:
 
     def _is_unseen(self, plan: Choices, sample: Sample | FlatSample | None) -> bool:
         """Return whether a plan changes no element, where the whole output costs little more than the sample."""
-        return not isinstance(sample, FlatSample) or bool((self.subject.codes(plan) == self.want).all())
+        return not isinstance(sample, FlatSample) or bool((self._codes(plan) == self.want).all())
 
     def _in_part(self) -> None:
         """Add causes that made some rows or columns only, as one of several paths of a kernel does."""
         if self.want is None or not isinstance(self.subject, SampledByRows):
             return
         for cause in self.mixed:
-            if self._is_late():
+            if self.limit.is_reached():
                 return
-            where = self.subject.part(cause, self.subject.codes(cause.of(self.start)), self.got, self.want)
+            where = self.subject.part(cause, self._codes(cause.of(self.start)), self.got, self.want)
             if where is not None:
                 named = replace(cause, says=f"{cause.says}; {where}", aspect="")
                 self.found.whole.append(Named((named,), self.found.differing, is_whole=True))
@@ -201,8 +235,8 @@ class CauseSearch:
     def _parts(self, partial: Sequence[tuple[float, Cause]]) -> None:
         """Add the causes that correct most elements and break none, measured over all judged elements."""
         assert self.want is not None
-        for share, cause in sorted(partial, key=lambda each: -each[0])[:PARTS]:
-            if share < LEAST_PART or self._is_late():
+        for share, cause in partial[:PARTS]:
+            if share < LEAST_PART or self.limit.is_reached():
                 continue
             made, done = self._computed(cause.of(self.start))
             made, got, want = made[self._rows], self.got[self._rows], self.want[self._rows]
@@ -214,15 +248,18 @@ class CauseSearch:
 
     # ---- two together ----------------------------------------------------------------------------------------------
 
-    def _pairs(self, sample: Sample | FlatSample | None) -> None:
-        """Try pairs of causes of different choices in the order of rank; the first rank that fits ends the search."""
-        pairs = list(self._ordered_pairs())
+    def _pairs(self, sample: Sample | FlatSample | None, helping: Sequence[Cause]) -> None:
+        """Try pairs of causes of different choices in the order of rank; the first rank that fits ends the search.
+
+        Pairs with a cause that alone is `helping`, that corrects some elements and breaks none, come first.
+        """
+        pairs = list(self._ordered_pairs(helping))
         by_rows = self.subject if isinstance(self.subject, SampledByRows) else None
         if by_rows is not None and isinstance(sample, FlatSample):
             sample = by_rows.few_rows(np.asarray(self.want != self.got), PAIR_ROWS)
-        fitting_rank: int | None = None
+        fitting_rank: tuple[bool, int] | None = None
         for number, (rank, first, second) in enumerate(pairs):
-            if self._is_late():
+            if self.limit.is_reached():
                 self.found.untried += len(pairs) - number
                 return
             if fitting_rank is not None and rank > fitting_rank:
@@ -232,30 +269,30 @@ class CauseSearch:
             try:
                 plan, got = self._undone(second.of(first.of(self.start)))
                 if by_rows is not None and by_rows.is_refuted(plan, got):
+                    self.limit.count(self.subject.work(0) / 4)
                     continue
-                made = self.subject.codes(plan, sample)
+                made = self._codes(plan, sample)
             except DoesNotApplyError:
+                self.limit.count(self.subject.work(0) / 4)
                 continue
             if (made == self._at(got, sample)).all() and self._holds(plan, got):
                 fitting_rank = rank
                 self.found.whole.append(Named((first, second), self.found.differing, is_whole=True))
 
-    def _ordered_pairs(self) -> Iterator[tuple[int, Cause, Cause]]:
+    def _ordered_pairs(self, helping: Sequence[Cause]) -> Iterator[tuple[tuple[bool, int], Cause, Cause]]:
         """Yield pairs of causes with their rank, in the order of rank."""
         # A cause that does not apply alone may apply with another choice, as block scales do with their interval.
         # A reference changes all of its steps before another cause changes one of them.
         candidates = sorted([*self.found.excluded, *self.found.absent], key=lambda each: not each.beside)
         if self.judged is not None:
             candidates = [each for each in candidates if each.aspect != "placed"]
-        ranked = [
-            (_rank(first, second), first, second)
-            for first, second in itertools.combinations(candidates, 2)
-            if not _is_one_choice(first, second)
-        ]
+        pairs = [each for each in itertools.combinations(candidates, 2) if not _is_one_choice(*each)]
         # Shared ranges that change no bit by themselves change bits where one range is left out.
         shared = [each for each in self.found.unseen if each.aspect == "sharing"]
         of_ranges = [each for each in self.found.absent if each.aspect in OF_RANGES]
-        ranked += [(_rank(first, second), first, second) for first in shared for second in of_ranges]
+        pairs += itertools.product(shared, of_ranges)
+        known = {id(each) for each in helping}
+        ranked = [((not known & {id(one), id(other)}, _rank(one, other)), one, other) for one, other in pairs]
         yield from sorted(ranked, key=lambda each: each[0])
 
     # ---- elements ----------------------------------------------------------------------------------------------------
@@ -298,27 +335,30 @@ class CauseSearch:
     def _computed(self, plan: Choices, got: Codes | None = None, phase: str = "") -> tuple[Codes, int]:
         """Return a plan's output and how many judged rows the time allowed; with `got` up to a difference."""
         if not self.subject.is_sampled:
-            made = self.subject.codes(plan)
+            made = self._codes(plan)
             return made, len(made)
         plain, _ = self.subject.undone(plan, self.got)
         if plain != plan:
-            return self.subject.codes(plan), len(self._lines)
+            return self._codes(plan), len(self._lines)
         rows, columns = self.subject.shape
         lines, step, everything = self._lines, tile_rows(self.subject.shape), np.arange(columns)
         made = np.zeros((rows, columns), self.got.dtype)
         for first in range(0, len(lines), step):
-            if first and self._is_late():
+            if first and self.limit.is_reached():
                 return made, first
             if phase:
                 self._tell(phase, first * columns, rows * columns)
             part = lines[first : first + step]
-            made[part] = self.subject.codes(plan, (part, everything))
+            made[part] = self._codes(plan, (part, everything))
             if got is not None and (made[part] != got[part]).any():
                 break
         return made, len(lines)
 
-    def _is_late(self) -> bool:
-        return time.process_time() > self.deadline
+    def _codes(self, plan: Choices, sample: Sample | FlatSample | None = None) -> Codes:
+        """Return the codes of a plan, whose work counts."""
+        codes = self.subject.codes(plan, sample)
+        self.limit.count(self.subject.work(codes.size))
+        return codes
 
     def _tell(self, phase: str, done: int, planned: int) -> None:
         if self.report is not None:

@@ -112,6 +112,9 @@ class AttentionFiles(Options):
     k: Any = option("K: (kv heads, Lk, D).", metavar="FILE", type=InstructionOrKeys(min=1))
     v: Path | None = option("V: (kv heads, Lk, D), as for --k.")
     causal: bool = option("Causal mask: the last row sees all keys, earlier rows fewer.")
+    window: int | None = option("Keys up to its own that a row sees (default: all).", type=Whole(min=1))
+    sinks: str | None = option("Score beside the keys: a number, or one for each head.", metavar="VALUE|FILE")
+    softcap: float | None = option("Bound c of scores: c tanh(s / c).", metavar="NUMBER", type=float)
     q_scale: Path | None = option("Scale for each head of Q in e4m3.")
     k_scale: Path | None = option("Scale for each head of K in e4m3.")
     v_scale: Path | None = option("Scale for each head of V in e4m3.")
@@ -181,6 +184,9 @@ def attention(given: Given) -> Given:
         raise RefsimError("format-mismatch", f"Q, K and V hold {', '.join(sorted(formats))}", rule="one format")
     read: Given = {name: stored.codes for name, stored in files.items()}
     read |= {name: _values(given[name], None) for name in ("q_scale", "k_scale", "v_scale") if name in given}
+    if "sinks" in given:
+        word = given["sinks"]
+        read["sinks"] = _values(Path(word), None) if names_array(word) else _scale(given, "sinks")
     return {"operands": _filled(AttentionOperands, given, format=formats.pop(), **read)}
 
 
@@ -221,7 +227,7 @@ def _weights(given: Given, a_format: "Format", more: Given) -> Any:
     row = None if held is None else element_named(held)
     if row is None or row.bits > 8 or a_format.bits != 16:
         return None
-    for name in ("a_scale", "global_scale", "scale_format", "m_indices"):
+    for name in ("a_scale", "global_scale", "m_indices"):
         if name in given:
             raise RefsimError("usage", f"--{name.replace('_', '-')} with narrow weights", rule="--b-scale and --b-zero")
     if "b_scale" not in given:

@@ -1,6 +1,5 @@
 """Attention: an online softmax between two products, each step of which has its ways."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +55,8 @@ class OnlineAttention(Computation):
 
     `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D) are codes. `scales` holds one scale of q, k and v for each head,
     or is None; `number` multiplies the scores in the exponent of e. `exact`: the usual plan rounds e^t and quotients
-    once and adds columns in order. Weights are multiplied by 2^`shift`.
+    once and adds columns in order. Weights are multiplied by 2^`shift`. `window`: the keys up to its own that a row
+    sees, 0: all. `sinks` (heads,): a score beside the keys of each head, or None. `cap` bounds scores, 0: nothing.
     """
 
     q: NDArray[Any]
@@ -70,9 +70,13 @@ class OnlineAttention(Computation):
     scales: tuple[Floats, Floats, Floats] | None = None
     is_lse: bool = False
     exact: bool = False
+    window: int = 0
+    sinks: Floats | None = None
+    cap: float = 0.0
 
     title = "attention: "
     remembers = 32
+    work_of_plan, work_of_addend = 2e-3, 1e-9
     summed_over, sums_held = "keys", F32
     aspects = (
         Aspect(
@@ -80,6 +84,15 @@ class OnlineAttention(Computation):
             lambda own: steps.CAUSAL_MASKS if own.causal else steps.FULL_MASKS,
             lambda own: steps.CAUSAL if own.causal else steps.ALL,
         ),
+        Aspect(
+            "window",
+            lambda own: steps.window_causes(own.window, own.k.shape[1]),
+            lambda own: steps.Window(own.window),
+        ),
+        Aspect("hidden", steps.HIDDEN, when=lambda own, way: own.causal or own.window or way is steps.HIDDEN[0]),
+        Aspect("empty", steps.EMPTY, when=lambda own, way: own.hides_rows),
+        Aspect("sink", steps.SINKS, says="a head {}", when=lambda own, way: own.sinks is not None),
+        Aspect("cap", lambda own: steps.cap_causes(own.cap), lambda own: (own.cap, False)),
         Aspect("taken", steps.TAKEN),
         Aspect("tile", lambda own: steps.tile_causes(), steps.TILE_ROWS),
         Aspect("factor", lambda own: steps.scale_causes(own.number, own.q.shape[2]), lambda own: own.number),
@@ -136,6 +149,15 @@ class OnlineAttention(Computation):
         return len(self.q) * self.q.shape[1], 1 if self.is_lse else self.q.shape[2]
 
     @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.k.shape[1] * self.k.shape[2]  # type: ignore[no-any-return]
+
+    @property
+    def hides_rows(self) -> bool:
+        """Return whether some rows see no key."""
+        return self.causal and self.q.shape[1] > self.k.shape[1]
+
+    @property
     def group(self) -> int:
         return len(self.q) // len(self.k)
 
@@ -168,15 +190,25 @@ class OnlineAttention(Computation):
     def states(
         self, plan: Choices, heads: NDArray[np.int64], rows: NDArray[np.int64], end: int | None = None
     ) -> OnlineState:
-        """Return the state of the same rows of some heads after the keys before `end`."""
-        factor = np.float32(np.float32(plan.factor) * (np.float32(1) if plan.function in NATURAL else LOG2_OF_E))
+        """Return the state of the same rows of some heads after the keys before `end`, and after the sinks."""
+        natural = np.float32(1) if plan.function in NATURAL else LOG2_OF_E
         q_scale, k_scale, _ = self._scales_of(plan, heads)
-        factors = factor * q_scale * k_scale
+        factors = np.float32(np.float32(plan.factor) * natural) * q_scale * k_scale
+        scale = (np.float32(plan.factor) * q_scale * k_scale)[:, None, None]
         seen, ends = self._seen(plan, rows, end)
-        tile = plan.tile or -(-(self.k.shape[1] + plan.mask.pads) // 8) * 8
+        keys = self.k.shape[1] + plan.mask.pads
+        tile = plan.tile or -(-keys // 8) * 8
         width = max(1, -(-int(ends.max(initial=0)) // tile)) * tile
         s = self._scores(plan, heads, rows, width)
-        s = np.where(np.arange(width) < seen[:, None], s, np.float32(-np.inf))
+        if plan.cap[0]:
+            s, factors = np.asarray(steps.capped(plan.cap, s, scale), np.float32), np.full_like(factors, natural)
+            scale = np.ones_like(scale)
+        visible = self._visible(plan, rows, seen, width)
+        if plan.hidden is steps.HIDDEN[0]:
+            s = np.where(visible, s, np.float32(-np.inf))
+        else:
+            s = np.asarray(plan.hidden.apply(s * scale, visible) / scale, np.float32)
+            s[..., keys if end is None else end :] = -np.inf
         v = self._operands(plan.v_read, self.v, plan.heads[1], heads, width)
         shape, lanes = s.shape[:2], 4 if plan.lanes is steps.QUAD else 1
         top, base = np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
@@ -188,6 +220,10 @@ class OnlineAttention(Computation):
             if len(mine):
                 part = slice(first, first + tile)
                 _take(plan, state, mine, s[:, mine, part], v[:, part], factors, formats)
+        for at, head in enumerate(heads.tolist() if self.sinks is not None else ()):
+            sink = np.float32(plan.sink.apply(self.sinks, head, plan.factor)) * natural - state.base[at]
+            sink = np.where(np.isneginf(state.top[at]), np.float32(0), sink)
+            state.sums[at, :, 0] += np.asarray(plan.function.apply(sink), np.float32)
         return state
 
     def _wide(self, plan: Choices, head: int, rows: NDArray[np.int64], end: int | None = None) -> Doubles:
@@ -203,8 +239,21 @@ class OnlineAttention(Computation):
             for each, read in ((q, plan.q_read), (k, plan.k_read), (v, plan.v_read))
         ]
         seen, _ = self._seen(plan, rows, end)
-        o, lse = wide_attention(sides, plan.factor * q_scale * k_scale, seen, plan.mask.pads)
+        q, k, v = sides[0], *(padded(each, len(each) + plan.mask.pads) for each in sides[1:])
+        s = steps.capped(plan.cap, q @ k.T, plan.factor * q_scale * k_scale)
+        s = plan.hidden.apply(s, self._visible(plan, rows, seen, len(k)))
+        if end is not None:
+            s[:, end:] = -np.inf
+        sink = -np.inf if self.sinks is None else float(plan.sink.apply(self.sinks, head, plan.factor))
+        o, lse = wide_attention(s, v, sink, plan.empty.apply)
         return lse if self.is_lse else o * v_scale
+
+    def _visible(
+        self, plan: Choices, rows: NDArray[np.int64], seen: NDArray[np.int64], width: int
+    ) -> NDArray[np.bool_]:
+        """Return which of `width` keys each row sees."""
+        inside = plan.window.seen(rows, self.q.shape[1], self.k.shape[1], width)
+        return np.asarray((np.arange(width) < seen[:, None]) & inside)
 
     def _head_scales(self, plan: Choices, head: int) -> list[np.float32]:
         if self.scales is None:
@@ -277,7 +326,7 @@ class OnlineAttention(Computation):
         else:
             v_scale = self._scales_of(plan, heads)[2][:, None, None]
             o = plan.scaled.apply(state.values, divided, divided(np.ones_like(below)), v_scale)
-        return np.where(total == 0, np.float32(0), o)
+        return np.where(total == 0, np.float32(plan.empty.apply), o)
 
     def another(self, seed: int, *, wide: bool = False) -> "OnlineAttention":
         """Return as many heads with other numbers, fewer rows and some more keys."""
@@ -330,20 +379,17 @@ def _take(
     state.base[:, mine] = whole(used * factor - shift)
 
 
-def wide_attention(
-    sides: Sequence[Doubles], factor: float, seen: NDArray[np.int64], pads: int
-) -> tuple[Doubles, Doubles]:
-    """Return O and the logarithms of the sums (rows, 1) in float64.
+def wide_attention(s: Doubles, v: Doubles, sink: float, empty: float) -> tuple[Doubles, Doubles]:
+    """Return O and the logarithms of the sums (rows, 1) in float64, of scores (rows, keys) and a `sink` beside them.
 
-    `sides` are the values of q, k and v; each row sees its first `seen` keys; `pads` zeros follow the keys.
+    O is `empty` in rows whose scores are all -inf.
     """
-    q, k, v = sides[0], *(padded(each, len(each) + pads) for each in sides[1:])
-    s = np.where(np.arange(len(k)) < seen[:, None], q @ k.T * factor, -np.inf)
-    top = s.max(axis=1, keepdims=True, initial=-np.inf)
+    top = np.maximum(s.max(axis=1, keepdims=True, initial=-np.inf), sink)
     top = np.where(np.isneginf(top), 0, top)
     p = np.exp(s - top)
-    total = p.sum(axis=1, keepdims=True)
-    return np.where(total == 0, 0, p @ v / np.where(total == 0, 1, total)), top + np.log(total)
+    total = p.sum(axis=1, keepdims=True) + np.exp(sink - top)
+    is_empty = np.isneginf(s).all(axis=1, keepdims=True)
+    return np.where(is_empty, empty, p @ v / np.where(total == 0, 1, total)), top + np.log(total)
 
 
 def padded(codes: NDArray[Any], width: int) -> NDArray[Any]:

@@ -82,6 +82,132 @@ FULL_MASKS = (
     MaskWay("causal, the first row sees one key", Family.MASK, _ATTENTION, partial(_from_first, 0)),
 )
 
+# ---- windows: the first key that a row sees ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Window:
+    """A row sees the last `size` keys up to its own, 0: all of them.
+
+    `is_from_first`: the own key of the first row is the first key. The window begins at a multiple of `tile` keys. The
+    first `kept` keys are seen in any case.
+    """
+
+    size: int = 0
+    is_from_first: bool = False
+    tile: int = 1
+    kept: int = 0
+
+    def seen(self, row: Seen, queries: int, keys: int, width: int) -> NDArray[np.bool_]:
+        """Return which of `width` keys are in the window of each row."""
+        key = np.arange(width)
+        if not self.size:
+            return np.ones((len(row), width), np.bool_)
+        own = row + (0 if self.is_from_first else keys - queries)
+        first = np.maximum(own - self.size + 1, 0) // self.tile * self.tile
+        return np.asarray((key >= first[:, None]) | (key < self.kept))
+
+    def __str__(self) -> str:
+        if not self.size:
+            return "no window: keys before it are seen"
+        more = ", counted from the first key" if self.is_from_first else ""
+        more += f", that begins at a multiple of {self.tile}" if self.tile > 1 else ""
+        more += f", and the first {self.kept}" if self.kept else ""
+        return f"a row sees a window of {self.size} keys{more}"
+
+
+WINDOW_SIZES = tuple(1 << each for each in range(2, 15))
+
+
+def _window_family(had: Window, window: Window) -> str:
+    """Return the family of a change between two windows: off by one where one key decides."""
+    return Family.SHIFTED if had.size and abs(had.size - window.size) == 1 else Family.MASK
+
+
+def window_causes(own: int, keys: int) -> Iterator[Cause]:
+    """Yield the causes in the window of a row: aspect `window`."""
+    yield Cause(Family.MASK, str(Window(own)), "window", Window(own), _ATTENTION, 0, _window_family)
+    found = [(Window(size + by), 2) for size in WINDOW_SIZES for by in (0, 1, -1)]
+    if own:
+        found = [(each, 1) for each in (Window(own - 1), Window(own + 1), Window(), Window(own, is_from_first=True))]
+        found += [(Window(own, tile=tile), 2) for tile in (16, 32, 64, 128)]
+        found += [(Window(own, kept=kept), 2) for kept in (1, 4)]
+        found += [(Window(size), 2) for size in (own * 2, own // 2, own - 2, own + 2)]
+    seen = {Window(own)}
+    for window, rank in found:
+        if window not in seen and 0 <= window.size <= keys + 1 and (window.size or window == Window()):
+            seen.add(window)
+            family = _window_family(Window(own), window)
+            yield Cause(family, str(window), "window", window, _ATTENTION, rank, _window_family)
+
+
+HIDDEN = ways_of(
+    Family.MASK,
+    _ATTENTION,
+    {
+        "a hidden key has no weight": lambda s, seen: np.where(seen, s, -np.inf),
+        "the score of a hidden key is a finite number: a row that sees no key is a mean of all": lambda s, seen: (
+            np.where(seen, s, -1e30)
+        ),
+        "10000 is subtracted from the score of a hidden key": lambda s, seen: np.where(seen, s, s - 10000),
+        "the score of a hidden key is 0": lambda s, seen: np.where(seen, s, 0),
+        "the score of a hidden key is the smallest positive number of float32": lambda s, seen: np.where(
+            seen, s, np.finfo(np.float32).tiny
+        ),
+    },
+)
+"""The scores, times their scale, of keys that a row does not see, from (scores, which keys are seen)."""
+EMPTY = ways_of(
+    Family.MASK,
+    _ATTENTION,
+    {"a row that sees no key is 0": 0.0, "a row that sees no key is NaN": np.nan},
+)
+
+# ---- sinks and caps ------------------------------------------------------------------------------------------------------------
+
+SINKS = ways_of(
+    Family.SINK,
+    _ATTENTION,
+    {
+        "has its sink": lambda sinks, head, factor: sinks[head],
+        "has no sink": lambda sinks, head, factor: -np.inf,
+        "has the sink of the first head": lambda sinks, head, factor: sinks[0],
+        "has the sink of the next head": lambda sinks, head, factor: sinks[min(head + 1, len(sinks) - 1)],
+        "has its sink times the scale of the scores": lambda sinks, head, factor: sinks[head] * factor,
+        "has its sink divided by the scale of the scores": lambda sinks, head, factor: sinks[head] / factor,
+        "has its sink as a power of two": lambda sinks, head, factor: sinks[head] * np.log(2),
+        "has its sink with the other sign": lambda sinks, head, factor: -sinks[head],
+        "has a sink of 0": lambda sinks, head, factor: 0.0,
+        "has a sink of 1": lambda sinks, head, factor: 1.0,
+    },
+)
+CAPS = (50.0, 30.0, 20.0, 15.0, 10.0, 5.0)
+
+
+def cap_causes(own: float) -> Iterator[Cause]:
+    """Yield the causes in the cap of the scores: aspect `cap`, (the bound, whether it is applied before the scale)."""
+    words = f"the scores are capped at {own:g}" if own else "the scores are not capped"
+    yield Cause(Family.CAP, words, "cap", (own, False), _ATTENTION, 0)
+    if own:
+        yield Cause(Family.CAP, "the scores are not capped", "cap", (0.0, False), _ATTENTION)
+        says = f"the scores are capped at {own:g} before they are multiplied by their scale"
+        yield Cause(Family.CAP, says, "cap", (own, True), _ATTENTION)
+    for size in (*CAPS, own * 2, own / 2, 1 / own if own else 0.0):
+        if size not in (0.0, own):
+            yield Cause(Family.CAP, f"the scores are capped at {size:g}", "cap", (size, False), _ATTENTION, 2)
+
+
+def capped(cap: tuple[float, bool], s: NDArray[np.floating], factor: Any) -> NDArray[np.floating]:
+    """Return scores times their scale, capped: c tanh(s / c)."""
+    bound, is_before = cap
+    if not bound:
+        return s * s.dtype.type(factor)
+    size = s.dtype.type(bound)
+    if is_before:
+        return size * np.tanh(s / size) * s.dtype.type(factor)
+    return size * np.tanh(s * s.dtype.type(factor) / size)
+
+
 # ---- tiles of keys: whether a row takes the tile from `first` on, whose keys end at `ends` for its 64 rows -------------------
 
 TAKEN = ways_of(

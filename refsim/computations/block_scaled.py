@@ -190,6 +190,12 @@ class BlockScaledProduct(Computation):
     def shape(self) -> tuple[int, ...]:
         return len(self.a), len(self.b)
 
+    work_of_plan, work_of_addend = 5e-3, 2e-9
+
+    @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.columns
+
     @property
     def columns(self) -> int:
         return int(self.a.shape[1])
@@ -245,7 +251,9 @@ class BlockScaledProduct(Computation):
         return total
 
     def _scales(self, plan: Choices, at: int) -> Matrix:
-        return self.once((at,), plan, f"{'ab'[at]}_scales_read", lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
+        return self.once(
+            (at,), plan, f"{'ab'[at]}_scales_read", lambda: scales_read(plan, at, self.scales[at], self.formats[at])
+        )  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""

@@ -173,14 +173,14 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
 # ---- codes of 4 bits in bytes -----------------------------------------------------------------------------------------------
 
 
-def _exchanged(codes: Codes) -> Codes:
+def exchanged(codes: Codes) -> Codes:
     """Return the two codes of each byte in reverse order."""
     if codes.shape[-1] % 2:
         raise DoesNotApplyError
     return np.ascontiguousarray(codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1]).reshape(codes.shape)
 
 
-def _halves(run: int, back: bool, codes: Codes) -> Codes:
+def halves_joined(run: int, back: bool, codes: Codes) -> Codes:
     """Return codes where element i of one half of a run lies next to element i of the other half."""
     run = run or codes.shape[-1]
     if codes.shape[-1] % run or run < 4 or run % 2:
@@ -196,9 +196,9 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
     if format.code_bits > 4:
         return placings()
     source = PTX["cvt: e2m1x2"]
-    found = [Placing("with the two of a byte exchanged", Family.PACKING, source, _exchanged, back=_exchanged)]
+    found = [Placing("with the two of a byte exchanged", Family.PACKING, source, exchanged, back=exchanged)]
     for run in RUNS:
         says = f"with one half of each {run or 'row'} packed next to the other"
-        put, back = partial(_halves, run, False), partial(_halves, run, True)
+        put, back = partial(halves_joined, run, False), partial(halves_joined, run, True)
         found.append(Placing(says, Family.PACKING, source, put, back=back))
     return (*placings(), *found)

@@ -65,7 +65,8 @@ class Computation:
     """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan.
 
     `remembers` is the number of stages that `once` holds. `is_sampled`: some elements cost less than all of them.
-    `summed_over` names the addends of an element where it is a sum, `sums_held` is the type of that sum.
+    `summed_over` names the addends of an element where it is a sum, `sums_held` is the type of that sum. A plan takes
+    `work_of_plan` seconds, and `work_of_addend` for each of the `addends` of an element.
     """
 
     aspects: ClassVar[tuple[Aspect, ...]]
@@ -74,6 +75,8 @@ class Computation:
     is_sampled = True
     exact = False
     remembers = 64
+    work_of_plan, work_of_addend = 5e-4, 1e-8
+    addends = 1
     summed_over: ClassVar[str] = ""
     sums_held: ClassVar[ElementType] = F32
 
@@ -102,6 +105,10 @@ class Computation:
     @cached_property
     def _offered(self) -> tuple[Cause, ...]:
         return tuple(cause for each, of in self.choices for cause in each.causes_in(of))
+
+    def work(self, elements: int) -> float:
+        """Return the work of a plan for some elements, about the seconds that it takes on one core of a server."""
+        return self.work_of_plan + elements * self.addends * self.work_of_addend
 
     def causes(self) -> Sequence[Cause]:
         """Return every cause that applies to these operands."""

@@ -93,6 +93,7 @@ class GroupedProduct(Computation):
     kept: NDArray[np.bool_] | None = None
 
     summed_over, sums_held = "columns of K", F32
+    work_of_plan, work_of_addend = 5e-3, 2e-9
     aspects = tuple(
         Aspect(aspect, partial(_owner_causes, aspect, name), OWN)
         for aspect, name in (
@@ -111,6 +112,10 @@ class GroupedProduct(Computation):
     def choices(self) -> Sequence[tuple[Aspect, Computation]]:
         """Return the aspects of the product, and those of the groups."""
         return [*self.products[0].choices, *super().choices]
+
+    @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.products[0].columns
 
     @property
     def format(self) -> Format:

@@ -1,6 +1,7 @@
 """Integer products: zero points, the type of the sum, scales, and the conversion to the output."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from refsim.computations.ways import Cause, Choices, Codes, Family, Sample, Way,
 from refsim.computations.writing import writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format
 from refsim.formats.elements import Integer
-from refsim.sources import CUBLAS, IEEE754, ONNX, PTX
+from refsim.sources import CUBLAS, IEEE754, ONNX, PTX, Source
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -94,7 +95,7 @@ SUMS_OF_INTEGERS = (
 
 # ---- zero points ----------------------------------------------------------------------------------------------------------
 
-ZERO_READ: dict[str, Callable[[Whole], Whole]] = {
+ZERO_READ: dict[str, Callable[[Any], Any]] = {
     "is subtracted": lambda zero: zero,
     "is left out": np.zeros_like,
     "is added": np.negative,
@@ -105,7 +106,53 @@ ZERO_READ: dict[str, Callable[[Whole], Whole]] = {
     "is that of the next row": lambda zero: zero[np.minimum(np.arange(len(zero)) + 1, len(zero) - 1)],
 }
 _POINTS = ONNX["QLinearMatMul, zero points"]
-ZERO_WAYS = ways_of(Family.ZERO_POINT, _POINTS, ZERO_READ)
+ZERO_WIDTHS = (2, 3, 4, 8)
+FAR, MOST_SAID = 16, 3
+"""The largest distance of a wrong zero point that is no power of two; the most wrong zero points that are listed."""
+
+
+def _numbers(bits: int) -> Iterator[tuple[str, int, Callable[[Any], Any]]]:
+    """Yield what may become of zero points that are kept in so many bits, with a rank."""
+    over, sign = 1 << bits, 1 << bits - 1
+    kept = f"in {bits} bits"
+    yield f"is taken for a signed number of {bits} bits", 1, lambda zero: (zero + sign) % over - sign
+    yield f"is taken for an unsigned number of {bits} bits", 1, lambda zero: zero % over
+    for by in (1, -1, sign, *range(2, min(sign, FAR)), *range(1 - min(sign, FAR), -1)):
+        where, size = ("larger" if by > 0 else "smaller"), abs(by)
+        yield f"is {size} {where}, {kept}, where it wraps around", 2, lambda zero, by=by: (zero + by) % over
+        yield f"is {size} {where}, {kept}, where it saturates", 2, lambda zero, by=by: np.clip(zero + by, 0, over - 1)
+        stored = f"was stored {size} {where} {kept}, wrapped around, and moved back"
+        yield stored, 2, lambda zero, by=by: (zero + by) % over - by
+        yield f"{stored}, where it saturates", 2, lambda zero, by=by: np.clip((zero + by) % over - by, 0, over - 1)
+
+
+@functools.cache
+def zero_ways(source: Source, bits: int) -> tuple[Way, ...]:
+    """Return what may become of the zero points of codes of so many bits, the right way first."""
+    found = [*ways_of(Family.ZERO_POINT, source, ZERO_READ)]
+    powers = {1 << each for each in range(1, 9)}
+    for size in sorted({*range(2, FAR + 1), *powers}, key=lambda each: each not in powers):
+        for sign, word in ((1, "large"), (-1, "small")):
+            name, rank = f"is {size} too {word}", 1 if size in powers else 2
+            found.append(Way(name, Family.ZERO_POINT, source, partial(np.add, sign * size), rank))
+    for width in sorted({bits, *ZERO_WIDTHS}, key=lambda each: each != bits):
+        found += [Way(name, Family.ZERO_POINT, source, apply, rank) for name, rank, apply in _numbers(width)]
+    return tuple(found)
+
+
+def zero_causes(aspect: str, ways: Sequence[Way], zeros: NDArray[Any], says: str) -> Iterator[Cause]:
+    """Yield the causes in zero points, those that come to the same numbers once."""
+    seen: set[bytes] = set()
+    for at, way in enumerate(ways):
+        made = np.asarray(way.apply(zeros), np.float64) + 0.0
+        if made.tobytes() not in seen or at == 0:
+            seen.add(made.tobytes())
+            moved = sorted({*zip(zeros[made != zeros].tolist(), made[made != zeros].tolist(), strict=True)})
+            is_map = way.rank == 2 and len(moved) <= MOST_SAID
+            words = ", ".join(f"{had:g} became {has:g}" for had, has in moved)
+            yield way.cause(aspect, f"{says}: {words}" if is_map and words else says)
+
+
 ZEROS_OF_D = ways_of(
     Family.ZERO_POINT,
     _POINTS,
@@ -162,6 +209,12 @@ def _readings(at: int, own: "IntegerProduct") -> Iterator[OperandReading]:
         yield OperandReading(says, Family.FORMAT, PTX["mma, .s8 and .u8"], format=other)
 
 
+def _zeros(at: int, name: str, own: "IntegerProduct") -> Iterator[Cause]:
+    """Yield the causes in the zero points of A (`at` 0) or B."""
+    ways = zero_ways(_POINTS, own.types[at].bits)
+    return zero_causes(f"{name.lower()}_zero", ways, own.zeros[at], f"the zero point of {name} {{}}")
+
+
 def _causes_of_scales(own: "IntegerProduct") -> Iterator[Cause]:
     """Yield the causes in how scales are read: of A, of B, of both."""
     if own.scales is not None:
@@ -189,12 +242,15 @@ class IntegerProduct(Computation):
     format: Any
 
     summed_over, sums_held = "columns of K", S32
+    work_of_plan, work_of_addend = 2e-4, 4e-10
     aspects = (
         Aspect("a_read", partial(_readings, 0), AS_IT_IS, says="A is read {}"),
         Aspect("b_read", partial(_readings, 1), AS_IT_IS, says="B is read {}"),
         Aspect("tail", lambda own: tail_causes(own.a.shape[1]), 0),
-        Aspect("a_zero", ZERO_WAYS, says="the zero point of A {}", when=lambda own, way: own.zeros[0].any()),
-        Aspect("b_zero", ZERO_WAYS, says="the zero point of B {}", when=lambda own, way: own.zeros[1].any()),
+        *(
+            Aspect(f"{name.lower()}_zero", partial(_zeros, at, name), zero_ways(_POINTS, 8)[0])
+            for at, name in enumerate("AB")
+        ),
         Aspect(
             "corrected",
             CORRECTIONS,
@@ -228,6 +284,10 @@ class IntegerProduct(Computation):
         ),
         PLACED,
     )
+
+    @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.a.shape[1]  # type: ignore[no-any-return]
 
     @property
     def title(self) -> str:

@@ -72,6 +72,8 @@ class Family(StrEnum):
     GATE = "gate left out or of another place"
     HEAD_DEPTH = "the scale of another head dimension"
     MASK = "another mask"
+    SINK = "another sink"
+    CAP = "another cap of scores"
     RESCALING = "older sums not rescaled"
     HEADS = "keys or values of another head"
     QUERY_ROWS = "rows of another tile"

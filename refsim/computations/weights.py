@@ -1,22 +1,24 @@
 """Products with narrow weights: how weights are read, scaled and rounded before they are multiplied."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
+from refsim.computations.element_changes import RUNS, exchanged, halves_joined
 from refsim.computations.engine import Aspect, Computation
-from refsim.computations.integer_products import ZERO_READ, values_of
+from refsim.computations.integer_products import values_of, zero_causes, zero_ways
 from refsim.computations.products import PlainProduct
-from refsim.computations.reading import AS_IT_IS, readings_of
+from refsim.computations.reading import AS_IT_IS, OperandReading, readings_of, scale_readings
 from refsim.computations.scale_changes import SCALE_PLACES, SCALE_VALUES
-from refsim.computations.ways import Choices, Codes, DoesNotApplyError, Family, Sample, Way, ways_of, worded
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
 from refsim.conversions import decode, encode
-from refsim.formats import BF16, F16, F32, ElementType, Format
-from refsim.sources import TORCHAO, VLLM
+from refsim.formats import BF16, F16, F32, ElementType, Format, Integer
+from refsim.sources import OCP_MX, TORCHAO, VLLM
 
 Matrix = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -56,43 +58,88 @@ BEFORE, BEHIND = PLACES_OF_SCALES = worded(
 )
 
 
-def _of_pairs(codes: Matrix, limit: int) -> Matrix:
-    if codes.shape[1] % 2:
+def _orders() -> Iterator[Way]:
+    """Yield the orders of codes: of pairs, of eights, and of the halves of a run packed next to each other."""
+    source = TORCHAO["packed weights"]
+    yield Way("as they lie", Family.PACKING, source, lambda codes: codes, 0)
+    yield Way("with the two codes of a byte exchanged", Family.PACKING, source, exchanged)
+    for run in (8, *RUNS):
+        eight = ("0, 4, 1, 5, 2, 6, 3, 7", "0, 2, 4, 6, 1, 3, 5, 7") if run == 8 else ()
+        of = f"each {run}" if run else "a row"
+        halves = f"with code i of the second half of {of} next to code i of the first"
+        parted = f"with the even codes of {of} before the odd ones"
+        for back, says in enumerate((halves, parted)):
+            name = f"with codes {eight[back]} of each eight" if eight else says
+            yield Way(name, Family.PACKING, source, partial(halves_joined, run, bool(back)), 1 + (run not in (8, 32)))
+    for words, width in (("16-bit half", 4), ("group of eight", 8)):
+        flip = partial(_reversed, width)
+        yield Way(f"with the codes of each {words} reversed", Family.PACKING, source, flip, 2)
+
+
+def _reversed(width: int, codes: Matrix) -> Matrix:
+    if codes.shape[1] % width:
         raise DoesNotApplyError
-    return codes.reshape(len(codes), -1, 2)[:, :, ::-1].reshape(codes.shape)
+    return codes.reshape(len(codes), -1, width)[:, :, ::-1].reshape(codes.shape)
 
 
-def _interleaved(codes: Matrix, limit: int) -> Matrix:
-    """Return the eight codes of each 32-bit word in the order 0, 2, 4, 6, 1, 3, 5, 7."""
-    if codes.shape[1] % 8 or limit > 16:
+ORDERS_OF_CODES = tuple(_orders())
+
+
+def _orders_of(own: "WeightProduct") -> Iterator[Way]:
+    """Yield the orders, and the codes of another offset."""
+    yield from ORDERS_OF_CODES
+    if isinstance(own.row, Integer):
+        turned = own.row.code_dtype.type(own.row.sign_mask or own.row.code_limit // 2)
+        name = "with the highest bit turned: an offset for two's complement"
+        yield Way(name, Family.ZERO_POINT, TORCHAO["packed weights"], lambda codes: codes ^ turned)
+
+
+def _zeros(own: "WeightProduct") -> Iterator[Cause]:
+    """Yield the causes in zero points, which integers have."""
+    ways = zero_ways(_LIBRARY, own.row.bits)
+    yield from zero_causes("zero", ways if isinstance(own.row, Integer) else ways[:1], own.zeros, "the zero point {}")
+
+
+def _powers(change: Callable[[Floats], Any], scales: Floats, format: ElementType) -> Floats:
+    """Return changed exponents of scales that are powers of two. Raises DoesNotApplyError for other scales."""
+    mantissas, exponents = np.frexp(scales)
+    if (mantissas != 0.5).any():
         raise DoesNotApplyError
-    return codes.reshape(len(codes), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(codes.shape)
+    with np.errstate(over="ignore"):
+        return np.asarray(change(exponents - 1), np.float32)
 
 
-def _interleaved_back(codes: Matrix, limit: int) -> Matrix:
-    if codes.shape[1] % 8 or limit > 16:
-        raise DoesNotApplyError
-    return codes.reshape(len(codes), -1, 8)[:, :, [0, 4, 1, 5, 2, 6, 3, 7]].reshape(codes.shape)
-
-
-ORDERS_OF_CODES = (
-    *ways_of(
-        Family.PACKING,
-        TORCHAO["packed weights"],
-        {
-            "as they lie": lambda codes, limit: codes,
-            "with the two codes of a byte exchanged": _of_pairs,
-            "with codes 0, 2, 4, 6, 1, 3, 5, 7 of each eight": _interleaved,
-            "with codes 0, 4, 1, 5, 2, 6, 3, 7 of each eight": _interleaved_back,
-        },
-    ),
-    Way(
-        "with the highest bit turned: an offset for two's complement",
-        Family.ZERO_POINT,
-        TORCHAO["packed weights"],
-        lambda codes, limit: codes ^ codes.dtype.type(limit // 2),
-    ),
+_CODED = OCP_MX["section 5.4.1"]
+SCALE_CODES = tuple(
+    OperandReading(name, Family.SCALE_RULE, _CODED, partial(_powers, change), rank=2)
+    for name, change in (
+        ("as the numbers of their codes", lambda power: power + 127),
+        ("with an exponent bias of 126", lambda power: np.exp2(power + 1.0)),
+        ("with an exponent bias of 128", lambda power: np.exp2(power - 1.0)),
+        ("with the exponent negated", lambda power: np.exp2(-1.0 * power)),
+    )
 )
+"""The scales of E8M0 codes read otherwise."""
+
+
+def _of_rows(order: Sequence[int], zeros: Floats, format: ElementType) -> Floats:
+    """Return zero points of rows in another order within groups."""
+    if len(zeros) % len(order):
+        raise DoesNotApplyError
+    return np.ascontiguousarray(zeros.reshape(-1, len(order), zeros.shape[1])[:, list(order)].reshape(zeros.shape))
+
+
+def _zero_places() -> Iterator[OperandReading]:
+    """Yield the places from which zero points are read, the right one first."""
+    yield AS_IT_IS
+    for each in (*scale_changes.ROWS[:-1], *SCALE_PLACES):
+        yield replace(each, family=Family.ZERO_POINT, rank=2)
+    for order in ((1, 0), (0, 2, 4, 6, 1, 3, 5, 7), (0, 4, 1, 5, 2, 6, 3, 7)):
+        says = f"of rows {', '.join(map(str, order))} of every {len(order)}"
+        yield OperandReading(says, Family.ZERO_POINT, _LIBRARY, partial(_of_rows, order), 2)
+
+
+ZERO_PLACES = tuple(_zero_places())
 
 
 def _has_zeros(own: "WeightProduct", way: Way) -> bool:
@@ -115,11 +162,18 @@ class WeightProduct(Computation):
     group: int
 
     summed_over, sums_held = "columns of K", F32
+    work_of_plan, work_of_addend = 2.6e-3, 4e-9
     aspects = (
-        Aspect("ordered", ORDERS_OF_CODES, says="weights are read {}"),
+        Aspect("ordered", _orders_of, ORDERS_OF_CODES[0], says="weights are read {}"),
         Aspect("weight_read", lambda own: readings_of(own.row), AS_IT_IS, says="weights are read {}"),
-        Aspect("scale_read", (AS_IT_IS, *SCALE_VALUES, *scale_changes.ROWS, *SCALE_PLACES), says="scales are read {}"),
-        Aspect("zero", ways_of(Family.ZERO_POINT, _LIBRARY, ZERO_READ), says="the zero point {}", when=_has_zeros),
+        Aspect(
+            "scale_read",
+            lambda own: (*scale_readings(), *SCALE_VALUES, *SCALE_CODES, *scale_changes.ROWS, *SCALE_PLACES),
+            AS_IT_IS,
+            says="scales are read {}",
+        ),
+        Aspect("zero", _zeros, zero_ways(_LIBRARY, 4)[0]),
+        Aspect("zero_place", ZERO_PLACES, says="zero points are read {}", when=lambda own, way: np.ptp(own.zeros) > 0),
         Aspect(
             "weighed",
             WEIGHINGS_OF_CODES,
@@ -139,10 +193,13 @@ class WeightProduct(Computation):
     def choices(self) -> Sequence[tuple[Aspect, Computation]]:
         """Return the aspects of the weights, and those of the product, which reads B as it is."""
         of_product = (
-            (replace(each, ways=()) if each.name == "b_read" else each, of)
-            for each, of in self.product.choices
+            (replace(each, ways=()) if each.name == "b_read" else each, of) for each, of in self.product.choices
         )
         return [*super().choices, *of_product]
+
+    @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.product.columns
 
     @property
     def format(self) -> Format:
@@ -170,11 +227,11 @@ class WeightProduct(Computation):
 
     def _made(self, plan: Choices) -> PlainProduct:
         """Return the product with the weights of a plan."""
-        codes = plan.ordered.apply(self.codes_of_weights, self.row.code_limit)
+        codes = plan.ordered.apply(self.codes_of_weights)
         codes, row = plan.weight_read.read(codes, self.row)
         values = decode(codes, row, np.float32) if isinstance(row, Format) else values_of(codes, row).astype(np.float32)
         scales = np.asarray(plan.scale_read.read(self.scales, F32)[0], np.float32)
-        zeros = plan.zero.apply(self.zeros)
+        zeros = plan.zero.apply(np.asarray(plan.zero_place.read(self.zeros, F32)[0], np.float32))
         of = np.arange(values.shape[1]) // self.group
         to = self.product.formats[0]
         assert isinstance(to, Format)

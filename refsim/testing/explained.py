@@ -10,6 +10,7 @@ import numpy as np
 
 from refsim import ptx
 from refsim.causes.alone import between_outputs, is_nan_alone
+from refsim.causes.effort import Clock, Limit
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.search import Named
 from refsim.compare.code_line import codes_of
@@ -80,7 +81,9 @@ def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Repor
             half = (time.process_time() + deadline) / 2
             row = array_type(formats[name] or str(np.asarray(right).dtype))
             known = _scales_of(diet, problem, name)
-            found[name] = between_outputs(one, other, row, half, on_progress, is_right=True, known=known)
+            found[name] = between_outputs(
+                one, other, row, Limit(Clock(True), half), on_progress, is_right=True, known=known
+            )
     leave_out_chance(found)
     if not any(_is_open(each) for each in found.values()):
         return found

@@ -300,7 +300,7 @@ def test_a_search_that_is_over_says_what_it_left():
     problem = Problem.drawn(9, SHAPE)
     found = explain_diff(np.maximum(own.hopper(problem.a, problem.b), 0), operands=problem.operands(), seconds=0)
     assert found.untried > 0
-    assert f"time limit reached: {found.untried} not tried" in str(found)
+    assert f"limit reached: {found.untried} not tried" in str(found)
 
 
 def test_progress_counts_to_what_is_planned():

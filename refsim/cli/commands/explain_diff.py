@@ -50,7 +50,7 @@ class _Common(Options):
     keys: tuple[str, ...] = option("Name of the tensor; twice if the name in B differs.", "--key")
     target: str = option("Architecture.", default="sm_90a", type=TARGET)
     at: tuple[int, ...] | None = option("Show the partial sums of this element.", type=ElementOfBatches())
-    seconds: int = option("Processor time for the search.", type=Whole(min=1), default=10)
+    seconds: int | None = option("Processor time for the search (default: work of about 3 s).", type=Whole(min=1))
 
 
 class _KernelOptions(Options):
@@ -261,7 +261,9 @@ def _of_kernel(asked: ExplainDiffOptions) -> Answer:
     kernel, problem = load_case(case, named, trust=asked.kernel.trust)
     with reporting(sys.stderr) as line:
         report = partial(tell, line, kernel.name)
-        found = explain_problem(kernel, problem, device.open("sim"), seconds=asked.common.seconds, on_progress=report)
+        found = explain_problem(
+            kernel, problem, device.open("sim"), seconds=asked.common.seconds or 10, on_progress=report
+        )
     parts = [
         Wording((f"output {name}", *each.lines()), {"kernel": kernel.name, "output": name, **each.to_json()})
         for name, each in found.items()
