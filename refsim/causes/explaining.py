@@ -78,8 +78,7 @@ def explain_diff(
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
             raise RefsimError("bad-shape", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
     place = place_of_element(at, got.shape)
-    limit, known = Limit.of(seconds), _scales_of(operands, scales)
-    question = _Question(got, want, row, limit, on_progress, known=known)
+    question = _Question(got, want, row, Limit.of(seconds), on_progress, known=_scales_of(operands, scales))
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
     if want is not None and (want == got).all() and not both:
         return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
@@ -98,7 +97,7 @@ def explain_diff(
         return question.of_quantiser(quantized)
     if want is None:
         raise RefsimError("usage", "one output alone", help="a second one, operands=, values= or quantized=")
-    return between_outputs(got, want, row, limit, on_progress)
+    return between_outputs(got, want, row, question.limit, on_progress)
 
 
 def _require_one_way(*ways: object) -> None:

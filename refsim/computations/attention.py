@@ -90,7 +90,7 @@ class OnlineAttention(Computation):
             lambda own: steps.Window(own.window),
         ),
         Aspect("hidden", steps.HIDDEN, when=lambda own, way: own.causal or own.window or way is steps.HIDDEN[0]),
-        Aspect("empty", steps.EMPTY, when=lambda own, way: own.hides_rows),
+        Aspect("empty", steps.EMPTY_ROWS, when=lambda own, way: own.hides_rows),
         Aspect("sink", steps.SINKS, says="a head {}", when=lambda own, way: own.sinks is not None),
         Aspect("cap", lambda own: steps.cap_causes(own.cap), lambda own: (own.cap, False)),
         Aspect("taken", steps.TAKEN),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +158,7 @@ HIDDEN = ways_of(
     },
 )
 """The scores, times their scale, of keys that a row does not see, from (scores, which keys are seen)."""
-EMPTY = ways_of(
+EMPTY_ROWS = ways_of(
     Family.MASK,
     _ATTENTION,
     {"a row that sees no key is 0": 0.0, "a row that sees no key is NaN": np.nan},
@@ -197,15 +198,12 @@ def cap_causes(own: float) -> Iterator[Cause]:
             yield Cause(Family.CAP, f"the scores are capped at {size:g}", "cap", (size, False), _ATTENTION, 2)
 
 
-def capped(cap: tuple[float, bool], s: NDArray[np.floating], factor: Any) -> NDArray[np.floating]:
-    """Return scores times their scale, capped: c tanh(s / c)."""
-    bound, is_before = cap
-    if not bound:
-        return s * s.dtype.type(factor)
-    size = s.dtype.type(bound)
-    if is_before:
-        return size * np.tanh(s / size) * s.dtype.type(factor)
-    return size * np.tanh(s * s.dtype.type(factor) / size)
+def capped(cap: tuple[float, bool], s: NDArray[Any], factor: Any) -> NDArray[Any]:
+    """Return scores times their scale, capped: c tanh(s / c), in the type of the scores."""
+    bound, is_before = s.dtype.type(cap[0]), cap[1]
+    scaled = s * s.dtype.type(1 if is_before else factor)
+    held = bound * np.tanh(scaled / bound) if bound else scaled
+    return np.asarray(held * s.dtype.type(factor if is_before else 1))
 
 
 # ---- tiles of keys: whether a row takes the tile from `first` on, whose keys end at `ends` for its 64 rows -------------------

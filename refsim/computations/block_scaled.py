@@ -251,9 +251,8 @@ class BlockScaledProduct(Computation):
         return total
 
     def _scales(self, plan: Choices, at: int) -> Matrix:
-        return self.once(
-            (at,), plan, f"{'ab'[at]}_scales_read", lambda: scales_read(plan, at, self.scales[at], self.formats[at])
-        )  # type: ignore[no-any-return]
+        aspects = f"{'ab'[at]}_scales_read"
+        return self.once((at,), plan, aspects, lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""

@@ -18,7 +18,7 @@ from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, FORMATS, TF32, Format
 from refsim.sources import FNUZ, IEEE754, PTX
 
-RUNS = (0, 16, 32, 64, 128)
+RUNS_OF_CODES = (0, 16, 32, 64, 128)
 """Lengths of runs whose halves are packed next to each other; 0: a whole row."""
 
 
@@ -197,7 +197,7 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
         return placings()
     source = PTX["cvt: e2m1x2"]
     found = [Placing("with the two of a byte exchanged", Family.PACKING, source, exchanged, back=exchanged)]
-    for run in RUNS:
+    for run in RUNS_OF_CODES:
         says = f"with one half of each {run or 'row'} packed next to the other"
         put, back = partial(halves_joined, run, False), partial(halves_joined, run, True)
         found.append(Placing(says, Family.PACKING, source, put, back=back))

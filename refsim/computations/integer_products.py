@@ -15,9 +15,11 @@ from refsim.computations.products import scales_are_read
 from refsim.computations.reading import (
     AS_IT_IS,
     OperandReading,
+    cause_of_both,
     ends_of_parts,
     kept_columns,
     readings_of,
+    readings_of_b,
     scales_read,
     scales_read_as,
     tail_causes,
@@ -107,23 +109,32 @@ ZERO_READ: dict[str, Callable[[Any], Any]] = {
 }
 _POINTS = ONNX["QLinearMatMul, zero points"]
 ZERO_WIDTHS = (2, 3, 4, 8)
-FAR, MOST_SAID = 16, 3
+FAR, MOST_MAPPED = 16, 3
 """The largest distance of a wrong zero point that is no power of two; the most wrong zero points that are listed."""
+
+
+def _kept(by: int, back: int, over: int, zero: Any) -> Any:
+    """Return zero points moved by a number, wrapped around at `over`, and moved back."""
+    return (zero + by) % over - back
+
+
+def _within(over: int, change: Callable[[Any], Any], zero: Any) -> Any:
+    """Return changed zero points, saturated below `over`."""
+    return np.clip(change(zero), 0, over - 1)
 
 
 def _numbers(bits: int) -> Iterator[tuple[str, int, Callable[[Any], Any]]]:
     """Yield what may become of zero points that are kept in so many bits, with a rank."""
     over, sign = 1 << bits, 1 << bits - 1
-    kept = f"in {bits} bits"
-    yield f"is taken for a signed number of {bits} bits", 1, lambda zero: (zero + sign) % over - sign
-    yield f"is taken for an unsigned number of {bits} bits", 1, lambda zero: zero % over
+    yield f"is taken for a signed number of {bits} bits", 1, partial(_kept, sign, sign, over)
+    yield f"is taken for an unsigned number of {bits} bits", 1, partial(_kept, 0, 0, over)
     for by in (1, -1, sign, *range(2, min(sign, FAR)), *range(1 - min(sign, FAR), -1)):
-        where, size = ("larger" if by > 0 else "smaller"), abs(by)
-        yield f"is {size} {where}, {kept}, where it wraps around", 2, lambda zero, by=by: (zero + by) % over
-        yield f"is {size} {where}, {kept}, where it saturates", 2, lambda zero, by=by: np.clip(zero + by, 0, over - 1)
-        stored = f"was stored {size} {where} {kept}, wrapped around, and moved back"
-        yield stored, 2, lambda zero, by=by: (zero + by) % over - by
-        yield f"{stored}, where it saturates", 2, lambda zero, by=by: np.clip((zero + by) % over - by, 0, over - 1)
+        moved = f"{abs(by)} {'larger' if by > 0 else 'smaller'}, in {bits} bits,"
+        yield f"is {moved} where it wraps around", 2, partial(_kept, by, 0, over)
+        yield f"is {moved} where it saturates", 2, partial(_within, over, partial(np.add, by))
+        stored = f"was stored {moved} wrapped around, and moved back"
+        yield stored, 2, partial(_kept, by, by, over)
+        yield f"{stored}, where it saturates", 2, partial(_within, over, partial(_kept, by, by, over))
 
 
 @functools.cache
@@ -140,17 +151,24 @@ def zero_ways(source: Source, bits: int) -> tuple[Way, ...]:
     return tuple(found)
 
 
+def _distinct(ways: Sequence[Way], *zeros: NDArray[Any]) -> Iterator[Way]:
+    """Yield the ways that change zero points differently, the first of those that are alike."""
+    seen: set[bytes] = set()
+    for way in ways:
+        made = b"".join((np.asarray(way.apply(each), np.float64) + 0.0).tobytes() for each in zeros)
+        if made not in seen:
+            seen.add(made)
+            yield way
+
+
 def zero_causes(aspect: str, ways: Sequence[Way], zeros: NDArray[Any], says: str) -> Iterator[Cause]:
     """Yield the causes in zero points, those that come to the same numbers once."""
-    seen: set[bytes] = set()
-    for at, way in enumerate(ways):
-        made = np.asarray(way.apply(zeros), np.float64) + 0.0
-        if made.tobytes() not in seen or at == 0:
-            seen.add(made.tobytes())
-            moved = sorted({*zip(zeros[made != zeros].tolist(), made[made != zeros].tolist(), strict=True)})
-            is_map = way.rank == 2 and len(moved) <= MOST_SAID
-            words = ", ".join(f"{had:g} became {has:g}" for had, has in moved)
-            yield way.cause(aspect, f"{says}: {words}" if is_map and words else says)
+    for way in _distinct(ways, zeros):
+        made = np.asarray(way.apply(zeros))
+        moved = sorted({*zip(zeros[made != zeros].tolist(), made[made != zeros].tolist(), strict=True)})
+        words = ", ".join(f"{had:g} became {has:g}" for had, has in moved[: MOST_MAPPED + 1])
+        is_map = way.rank == 2 and 0 < len(moved) <= MOST_MAPPED
+        yield way.cause(aspect, f"{says}: {words}" if is_map else says)
 
 
 ZEROS_OF_D = ways_of(
@@ -210,9 +228,12 @@ def _readings(at: int, own: "IntegerProduct") -> Iterator[OperandReading]:
 
 
 def _zeros(at: int, name: str, own: "IntegerProduct") -> Iterator[Cause]:
-    """Yield the causes in the zero points of A (`at` 0) or B."""
+    """Yield the causes in the zero points of A (`at` 0) or B, and with those of B the causes in both."""
     ways = zero_ways(_POINTS, own.types[at].bits)
-    return zero_causes(f"{name.lower()}_zero", ways, own.zeros[at], f"the zero point of {name} {{}}")
+    yield from zero_causes(f"{name.lower()}_zero", ways, own.zeros[:2][at], f"the zero point of {name} {{}}")
+    if at and own.zeros[0].any() and own.zeros[1].any() and own.types[0].bits == own.types[1].bits:
+        for way in _distinct(ways, *own.zeros[:2]):
+            yield cause_of_both(way, way, "_zero", f"the zero points of A and B: each {way.name}")
 
 
 def _causes_of_scales(own: "IntegerProduct") -> Iterator[Cause]:
@@ -245,7 +266,12 @@ class IntegerProduct(Computation):
     work_of_plan, work_of_addend = 2e-4, 4e-10
     aspects = (
         Aspect("a_read", partial(_readings, 0), AS_IT_IS, says="A is read {}"),
-        Aspect("b_read", partial(_readings, 1), AS_IT_IS, says="B is read {}"),
+        Aspect(
+            "b_read",
+            lambda own: readings_of_b(*([*_readings(at, own)] for at in (0, 1))),
+            AS_IT_IS,
+            says="B is read {}",
+        ),
         Aspect("tail", lambda own: tail_causes(own.a.shape[1]), 0),
         *(
             Aspect(f"{name.lower()}_zero", partial(_zeros, at, name), zero_ways(_POINTS, 8)[0])

@@ -45,7 +45,7 @@ FIRST, LAST, ROUNDED_AGAIN, NOWHERE = ACCUMULANDS
 LARGEST = 1 << 12  # the most elements of a sample whose sums are remembered
 READ_ASPECTS = (
     Aspect("a_read", lambda own: readings_of(own.formats[0]), AS_IT_IS, says="A is read {}"),
-    Aspect("b_read", readings_of_b, AS_IT_IS, says="B is read {}"),
+    Aspect("b_read", lambda own: readings_of_b(*map(readings_of, own.formats)), AS_IT_IS, says="B is read {}"),
 )
 WRITING = Aspect("tail", lambda own: tail_causes(own.columns), 0), WRITTEN, PLACED
 

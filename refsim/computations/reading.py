@@ -1,7 +1,7 @@
 """How operands are read: their codes, or codes of another format, flushed, transposed, swizzled, or cut short."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -176,21 +176,20 @@ def scale_readings() -> tuple[OperandReading, ...]:
     return tuple(found)
 
 
-def readings_of_b(own: Any) -> Iterator[OperandReading | Cause]:
-    """Yield every way in which B of a product is read, and then those in which A is read alike."""
-    formats: tuple[ElementType, ElementType] = own.formats
-    yield from readings_of(formats[1])
-    for row in readings_of(formats[0]):
-        for other in readings_of(formats[1]):
+def readings_of_b(left: Sequence[OperandReading], right: Sequence[OperandReading]) -> Iterator[OperandReading | Cause]:
+    """Yield the ways in which B of a product is read, and those in which A is read alike; ways of A and of B are given."""
+    yield from right
+    for row in left:
+        for other in right:
             if row.name == other.name:
-                yield _of_both(row, other, "b_read", "a_read", f"A and B are read {row.name}")
-            elif formats[0] is not formats[1] and row.family is other.family is Family.FNUZ:
-                yield _of_both(row, other, "b_read", "a_read", f"A is read {row.name}, B {other.name}")
+                yield cause_of_both(row, other, "_read", f"A and B are read {row.name}")
+            elif row.family is other.family is Family.FNUZ:
+                yield cause_of_both(row, other, "_read", f"A is read {row.name}, B {other.name}")
 
 
-def _of_both(left: OperandReading, right: OperandReading, aspect: str, beside: str, says: str) -> Cause:
-    """Return one mistake in A and B as one cause."""
-    return Cause(right.family, says, aspect, right, right.source, right.rank, beside=((beside, left),))
+def cause_of_both(left: Way, right: Way, aspect: str, says: str) -> Cause:
+    """Return one mistake in A and B as one cause, of the aspects "a" and "b" before `aspect`."""
+    return Cause(right.family, says, f"b{aspect}", right, right.source, right.rank, beside=((f"a{aspect}", left),))
 
 
 def formats_read(plan: Any, own: tuple[ElementType, ElementType]) -> tuple[ElementType, ElementType]:
@@ -230,7 +229,7 @@ def scales_read_as(*rows: OperandReading) -> Iterator[Cause]:
     for row in rows:
         for name, aspect in (("A", "a_scales_read"), ("B", "b_scales_read")):
             yield row.cause(aspect, f"the scales of {name} are read {{}}")
-        yield _of_both(row, row, "b_scales_read", "a_scales_read", f"the scales of A and B are read {row.name}")
+        yield cause_of_both(row, row, "_scales_read", f"the scales of A and B are read {row.name}")
 
 
 def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:

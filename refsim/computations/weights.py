@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.element_changes import RUNS, exchanged, halves_joined
+from refsim.computations.element_changes import RUNS_OF_CODES, exchanged, halves_joined
 from refsim.computations.engine import Aspect, Computation
 from refsim.computations.integer_products import values_of, zero_causes, zero_ways
 from refsim.computations.products import PlainProduct
@@ -63,7 +63,7 @@ def _orders() -> Iterator[Way]:
     source = TORCHAO["packed weights"]
     yield Way("as they lie", Family.PACKING, source, lambda codes: codes, 0)
     yield Way("with the two codes of a byte exchanged", Family.PACKING, source, exchanged)
-    for run in (8, *RUNS):
+    for run in (8, *RUNS_OF_CODES):
         eight = ("0, 4, 1, 5, 2, 6, 3, 7", "0, 2, 4, 6, 1, 3, 5, 7") if run == 8 else ()
         of = f"each {run}" if run else "a row"
         halves = f"with code i of the second half of {of} next to code i of the first"

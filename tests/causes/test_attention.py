@@ -7,8 +7,10 @@ import pytest
 
 from conformance.explained.attention_pairs import attention_names, of_attention
 from conformance.explained.trials import asked
+from refsim import decode, encode
 from refsim.causes import AttentionOperands, DiffOutcome, Family, explain_diff
 from refsim.computations.attention_steps import HEAD_MAPS, SCALE_WAYS
+from refsim.computations.row_functions import WIDTHS
 from refsim.computations.ways import DoesNotApplyError
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F32
@@ -128,3 +130,86 @@ def test_every_cause_of_attention_names_a_choice_of_its_plan(is_lse):
         values = [cause.value for cause in causes if cause.aspect == aspect]
         assert len(values) == len(set(values)), aspect
         assert getattr(subject.usual, aspect) in values, aspect
+
+
+RANDOM = np.random.default_rng(4)
+HEADS, LENGTH, DEPTH = 2, 70, 32
+Q, K, V = (encode(RANDOM.normal(0, 1, (HEADS, LENGTH, DEPTH)), "bf16") for _ in range(3))
+SINKS = np.float32([0.75, -1.5])
+
+
+def in_float64(window=0, sinks=None, cap=0.0, hidden=-np.inf, queries=LENGTH, keys=LENGTH, at=0):
+    """Attention in NumPy's float64; `at` moves the diagonal."""
+    q, k, v = (decode(each, "bf16").astype(np.float64) for each in (Q[:, :queries], K[:, :keys], V[:, :keys]))
+    s = q @ k.swapaxes(1, 2) / np.sqrt(DEPTH)
+    s = cap * np.tanh(s / cap) if cap else s
+    row, key = np.arange(queries)[:, None] + keys - queries + at, np.arange(keys)
+    seen = (key <= row) & ((key > row - window) if window else True)
+    s = np.where(seen, s, hidden)
+    beside = np.full(HEADS, -np.inf) if sinks is None else np.float64(sinks)
+    top = np.maximum(s.max(axis=2, keepdims=True), beside[:, None, None])
+    top = np.where(np.isneginf(top), 0, top)
+    p = np.exp(s - top)
+    total = p.sum(axis=2, keepdims=True) + np.exp(beside[:, None, None] - top)
+    return encode(p @ v / np.where(total == 0, 1, total), "bf16")
+
+
+def named_of(got, want, **given):
+    operands = AttentionOperands(q=Q, k=K, v=V, format="bf16", causal=True)
+    found = explain_diff(got, want, "bf16", operands=replace(operands, **given))
+    return {cause.family for each in found.named for cause in each.causes}, str(found)
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "given", "family"),
+    [
+        ({"window": 8}, {"window": 9}, {"window": 9}, Family.SHIFTED),
+        ({"window": 9}, {"window": 8}, {"window": 8}, Family.SHIFTED),
+        ({}, {"window": 20}, {"window": 20}, Family.MASK),
+        ({"window": 32}, {}, {}, Family.MASK),
+        ({"window": 31}, {}, {}, Family.MASK),
+        ({}, {"sinks": SINKS}, {"sinks": SINKS}, Family.SINK),
+        ({"sinks": SINKS[[0, 0]]}, {"sinks": SINKS}, {"sinks": SINKS}, Family.SINK),
+        ({"sinks": SINKS / np.sqrt(DEPTH)}, {"sinks": SINKS}, {"sinks": SINKS}, Family.SINK),
+        ({}, {"cap": 1.5}, {"softcap": 1.5}, Family.CAP),
+        ({"cap": 30.0}, {}, {}, Family.CAP),
+    ],
+    ids=["short", "long", "none", "32", "31", "no sink", "first sink", "scaled sink", "no cap", "cap"],
+)
+def test_windows_sinks_and_caps_are_named(got, want, given, family):
+    families, words = named_of(in_float64(**got), in_float64(**want), **given)
+    assert families == {family}, words
+
+
+@pytest.mark.parametrize("given", [{"window": 9}, {"sinks": SINKS}, {"cap": 1.5}], ids=lambda case: next(iter(case)))
+def test_windows_sinks_and_caps_are_those_of_numpy(given):
+    """In float64 every bit is that of NumPy; in float32 the output is near."""
+    names = {"softcap" if name == "cap" else name: value for name, value in given.items()}
+    subject = AttentionOperands(q=Q, k=K, v=V, format="bf16", causal=True, **names).explained(Q.shape, BF16)
+    want = in_float64(**given).reshape(subject.shape)
+    wide = subject.usual.but(wide=WIDTHS[1])
+    assert (subject.codes(wide) == want).all()
+    assert np.abs(decode(subject.codes(subject.usual), "bf16") - decode(want, "bf16")).max() < 0.03
+
+
+def test_rows_that_see_no_key_are_told_from_a_mean():
+    """More queries than keys: the first rows see none. A finite score in place of -inf gives the mean of all values."""
+    q, k, v = Q, K[:, :40], V[:, :40]
+    operands = AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True)
+    want, mean = (in_float64(keys=40, hidden=hidden) for hidden in (-np.inf, -1e9))
+    found = explain_diff(mean, want, "bf16", operands=operands)
+    assert "a row that sees no key is a mean of all" in str(found)
+    nan = np.where(np.arange(LENGTH)[:, None] < 30, np.uint16(0x7FFF), want)
+    found = explain_diff(nan, want, "bf16", operands=operands)
+    assert "a row that sees no key is NaN" in str(found)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"window": -1}, {"window": 2.5}, {"softcap": -1.0}, {"softcap": np.nan}, {"sinks": np.float32([1, 2, 3])}],
+    ids=str,
+)
+def test_windows_sinks_and_caps_that_do_not_fit_are_refused(wrong):
+    with pytest.raises(RefsimError) as error:
+        named_of(Q, Q + 1, **wrong)
+    assert error.value.code in ("out-of-range", "bad-shape")

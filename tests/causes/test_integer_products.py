@@ -169,3 +169,17 @@ def test_an_output_in_s8_needs_scales_and_uint8_a_format():
     for output, more in ((RIGHT.astype(np.int8), {}), (RIGHT.astype(np.uint8), {})):
         with pytest.raises(RefsimError):
             explain_diff(output, operands=PLAIN, **more)
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (whole(za=ZA + 128, zb=ZB + 128), "the zero points of A and B: each is 128 too large"),
+        (whole(za=-ZA, zb=-ZB), "the zero points of A and B: each is added"),
+        (whole(A.view(np.uint8), B.view(np.uint8)), "A and B are read as codes of u8, not of s8"),
+        (whole(zb=ZB + 128), "the zero point of B is 128 too large"),
+    ],
+)
+def test_one_mistake_in_both_integers_is_one_cause(output, says):
+    found = explain_diff(output.astype(np.int32), operands=PLAIN)
+    assert [str(each.causes[0].says) for each in found.named] == [says]
