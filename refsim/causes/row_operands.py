@@ -138,7 +138,7 @@ class AttentionOperands(FieldsCard):
     shape, or float32 logarithms in that shape without D. The reference is the arithmetic of `oracles.attention` with
     the products of `unit` on `target`; `special` "exact": a float32 fma for every k, exponentials and quotients rounded
     once, P rounded to the operands' format. With `window`, a row sees the last `window` keys up to its own. `sinks`: a
-    score beside the keys, one or one for each head. `softcap`: a score s becomes softcap tanh(s / softcap).
+    score in addition to the keys, one or one for each head. `softcap`: a score s becomes softcap tanh(s / softcap).
     AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of refsim's kernel.
     """
 

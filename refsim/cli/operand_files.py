@@ -113,7 +113,7 @@ class AttentionFiles(Options):
     v: Path | None = option("V: (kv heads, Lk, D), as for --k.")
     causal: bool = option("Causal mask: the last row sees all keys, earlier rows fewer.")
     window: int | None = option("Keys up to its own that a row sees (default: all).", type=Whole(min=1))
-    sinks: str | None = option("Score beside the keys: a number, or one for each head.", metavar="VALUE|FILE")
+    sinks: str | None = option("Extra score of a row: a number, or one for each head.", metavar="VALUE|FILE")
     softcap: float | None = option("Bound c of scores: c tanh(s / c).", metavar="NUMBER", type=float)
     q_scale: Path | None = option("Scale for each head of Q in e4m3.")
     k_scale: Path | None = option("Scale for each head of K in e4m3.")

@@ -25,7 +25,7 @@ QUESTIONS = {
     ),
     "weights": (
         "p.npy --a h.npy --b u.npy --b-format u8 --b-scale 1",
-        PRODUCT - {"--a-scale"} | SUMS | {"--b-zero"},
+        PRODUCT - {"--a-scale"} | SUMS | {"--b-zero", "--scale-format"},
     ),
     "softmax": ("d.npy --row softmax --x d.npy", FUNCTION | {"--row", "--x"}),
     "rms_norm": (
@@ -41,6 +41,9 @@ QUESTIONS = {
             "--k",
             "--v",
             "--causal",
+            "--window",
+            "--sinks",
+            "--softcap",
             "--q-scale",
             "--k-scale",
             "--v-scale",
@@ -79,7 +82,17 @@ WORDS = {
     "-o": "out.json",
 }
 SAY_THE_QUESTION = {"--a", "--b", "--m-indices", "--scale-format", "--row", "--attention", "--values", "--quantized"}
-NUMBERS = {"--global-scale", "--instruction-k", "--interval", "--eps", "--d-zero", "--scale", "--seconds"}
+NUMBERS = {
+    "--global-scale",
+    "--instruction-k",
+    "--interval",
+    "--eps",
+    "--d-zero",
+    "--scale",
+    "--seconds",
+    "--window",
+    "--softcap",
+}
 
 
 @pytest.fixture(scope="module")
