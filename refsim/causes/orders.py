@@ -92,7 +92,7 @@ def _sources(have: Codes, right: Codes) -> Indices | None:
 
     Equal lines of `right` are used in order, a line in its own place first.
     """
-    if len(have) > MOST_LINES or len(have) < 2:
+    if len(have) > MOST_LINES or len(have) < 2 or not _are_same_lines(have, right):
         return None
     left: dict[bytes, list[int]] = {}
     source = np.full(len(have), -1, np.int64)
@@ -113,6 +113,13 @@ def _sources(have: Codes, right: Codes) -> Indices | None:
             return None
         source[at] = places.pop()
     return source
+
+
+def _are_same_lines(have: Codes, right: Codes) -> bool:
+    """Return False where some line of `have` is none of `right`; lines are compared by a sum with drawn factors."""
+    factors = np.random.default_rng(0).integers(1, 1 << 63, have.shape[1], np.uint64)
+    one, other = (np.sort(each.astype(np.uint64) @ factors) for each in (have, right))
+    return bool((one == other).all())
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------------
@@ -173,11 +180,12 @@ def _xor_of_rows(rows: Codes, right: Codes) -> str:
         if rest or count < 2:
             continue
         parts, of = (each.reshape(len(each), count, width) for each in (rows, right))
-        chosen = np.full(len(rows), -1)
-        for by in range(1 << (count - 1).bit_length()):
-            if (np.arange(count) ^ by).max() >= count:
-                continue
-            chosen[(chosen < 0) & (parts == of[:, np.arange(count) ^ by]).all(axis=(1, 2))] = by
+        chosen, places = np.full(len(rows), -1), np.arange(count)
+        numbers = [by for by in range(1 << (count - 1).bit_length()) if (places ^ by).max() < count]
+        if not any((parts[0] == of[0, places ^ by]).all() for by in numbers):
+            continue
+        for by in numbers:
+            chosen[(chosen < 0) & (parts == of[:, places ^ by]).all(axis=(1, 2))] = by
         if (chosen < 0).any() or len(np.unique(chosen)) < 2:
             continue
         period = next(each for each in _divisors(len(chosen)) if (chosen.reshape(-1, each) == chosen[:each]).all())
