@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.causes import RowOperands
 from refsim.conversions import encode
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
@@ -180,7 +181,7 @@ def run_rms_norm(launcher: Launcher, problem: RmsNorm) -> Outputs:
 # What they must write, and what kernels with a mistake would
 
 
-def written(problem: Softmax | RmsNorm, y: NDArray[Any]) -> Outputs:
+def written(problem: Softmax | RmsNorm, y: Any) -> dict[str, Any]:
     return {"y": y, "gap": np.zeros((problem.rows, problem.apart.y_gap), np.uint8)}
 
 
@@ -197,6 +198,30 @@ def rms_norm_of(problem: RmsNorm) -> Outputs:
 def changed(of: Callable[[Any], Outputs], change: Callable[[Any], Any], problem: Any) -> Outputs:
     """What comes of another problem."""
     return of(change(problem))
+
+
+def softmax_computed(problem: Softmax) -> dict[str, Any]:
+    """What the causes of a failing case are choices of; its scale is that of e^x."""
+    scale = problem.scale / float(np.log2(np.e))
+    given = RowOperands(function="softmax", x=problem.codes(), x_format=problem.wide, scale=scale)
+    return computed(problem, given)
+
+
+def rms_norm_computed(problem: RmsNorm) -> dict[str, Any]:
+    given = RowOperands(
+        function="rms_norm",
+        x=problem.codes(),
+        x_format=problem.wide,
+        weight=problem.weights,
+        gate=problem.gates,
+        eps=problem.eps,
+    )
+    return computed(problem, given)
+
+
+def computed(problem: Softmax | RmsNorm, given: RowOperands) -> dict[str, Any]:
+    y = given.explained((problem.rows, problem.columns), format_named(problem.wide))
+    return written(problem, y)
 
 
 SOFTMAX_MISTAKES = {
@@ -305,6 +330,7 @@ SOFTMAX = Kernel(
     oracle=softmax_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=SOFTMAX_MISTAKES,
+    computes=softmax_computed,
     orderless="it adds powers of two, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )
@@ -321,6 +347,7 @@ RMS_NORM = Kernel(
     oracle=rms_norm_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=RMS_NORM_MISTAKES,
+    computes=rms_norm_computed,
     orderless="it adds squares, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )

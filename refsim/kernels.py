@@ -36,6 +36,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from refsim.compare import NanPolicy
+    from refsim.computations.engine import Computation
     from refsim.layouts import TensorMap
     from refsim.ptx import Extents
 
@@ -350,6 +351,7 @@ class Launcher(Protocol):
         """Return what was observed during all launches so far; Findings() on devices that observe nothing."""
 
 
+_ORDER_OF_STEPS = "`computes` says the order of its sums, and `refsim verify` tries other orders"
 _CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs={"y": "bf16"}, recipe=, file="k.cu")'
 
 
@@ -361,6 +363,7 @@ class Kernel(Card):
 
     - `name`: the name in verdicts and commands.
     - `oracle(problem)`: returns the expected outputs by name, `Bounded` or `Unordered` values if the promise allows it.
+      It may be left out where `computes` is given.
     - `problem`: a Hypothesis strategy of recipes.
     - `run(launcher, problem)`: launches entries and returns the outputs by name. It must launch at least once.
     - `outputs`: the format name of each output (s32, u8, f64 too), "" for integers by their dtype; or a function of
@@ -391,11 +394,14 @@ class Kernel(Card):
     - `fresh_module`: load the module anew for each run, for a kernel that changes its variables.
     - `products`: the matrix products that `refsim order` may ask the kernel for.
     - `orderless`: why a kernel without sums has no order.
+    - `computes(problem)`: returns what is computed, from which the oracle, the explanation of a failing test case and
+      `orderless` follow: a computation, or one for each output by name, or arrays for outputs that are constant.
+      `refsim.testing.steps` composes one of steps: `computes=steps.fused(steps.load("x"), ...)`.
     - `declared_in`: the file that a replay case names.
     """
 
     name: str
-    oracle: Callable[..., Expected]
+    oracle: Callable[..., Expected] | None
     problem: Any
     run: Callable[[Launcher, Any], Outputs]
     outputs: Mapping[str, str] | Callable[[Any], Mapping[str, str]]
@@ -424,6 +430,7 @@ class Kernel(Card):
     any_order: tuple[str, ...] = ()
     host: Any = None
     declared_in: Path | None = None
+    computes: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         """Raise RefsimError for a field of a wrong type, and for code that cannot belong to a kernel."""
@@ -433,9 +440,7 @@ class Kernel(Card):
         if not isinstance(self.suspects, Mapping):
             what = f"suspects is a mapping of names to functions, not {self.suspects!r:.40}"
             raise RefsimError("bad-kernel", what, where=where)
-        suspects = {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
-        defined = {} if self.definition is None else {"definition": self.definition}
-        for label, given in {"oracle": self.oracle, "run": self.run, **defined, **suspects}.items():
+        for label, given in self._functions().items():
             if not callable(given):
                 raise RefsimError("wrong-type", f"{label} must be a function, not {given!r}", where=where, help=_CALLED)
         if self.problem is not None and not callable(getattr(self.problem, "map", None)):
@@ -451,6 +456,8 @@ class Kernel(Card):
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
         if strangers:
             raise RefsimError("bad-kernel", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
+        if self.computes is not None and not (self.products or self.orderless):
+            object.__setattr__(self, "orderless", _ORDER_OF_STEPS)
         if not callable(self.outputs):
             self._checked(self.outputs)
         try:
@@ -458,6 +465,16 @@ class Kernel(Card):
         except RefsimError as error:
             error.where = error.where or where
             raise
+
+    def _functions(self) -> dict[str, object]:
+        """Return the fields that must be functions, by the names that errors give them."""
+        optional = {"definition": self.definition, "computes": self.computes}
+        found: dict[str, object] = {"run": self.run} | {
+            name: each for name, each in optional.items() if each is not None
+        }
+        if self.oracle is not None or self.computes is None:
+            found = {"oracle": self.oracle} | found
+        return found | {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
 
     @property
     def code(self) -> KernelCode:
@@ -472,8 +489,29 @@ class Kernel(Card):
         return str(self.promise) + (f"; atomics of {free} in any order" if free else "")
 
     def expected(self, problem: Any, target: str) -> Expected:
-        """Return the outputs that the oracle expects on a target, by name."""
-        return self.oracle(*self.asked(problem, target))
+        """Return the outputs that the oracle expects on a target, or that `computes` gives, by name."""
+        if self.oracle is not None:
+            return self.oracle(*self.asked(problem, target))
+        found: dict[str, NDArray[Any]] = {}
+        for name, given in self.computed(problem, target).items():
+            arrays = {"": given} if isinstance(given, np.ndarray) else given.apart(given.codes(given.usual))
+            found |= {part or name: array for part, array in arrays.items()}
+        return found
+
+    def computed(self, problem: Any, target: str) -> "Mapping[str, Computation | NDArray[Any]]":
+        """Return what `computes` gives for a test case by output; a computation of several outputs has the key "".
+
+        Raises RefsimError bad-kernel for anything else.
+        """
+        given = self.computes(*self.asked(problem, target)) if self.computes is not None else {}
+        names = list(self.output_formats(problem))
+        parts = given if isinstance(given, Mapping) else {"" if hasattr(given, "names") else names[0]: given}
+        for name, part in parts.items():
+            if not isinstance(part, np.ndarray) and not hasattr(part, "aspects"):
+                what = f"computes returns {type(part).__name__} for {name or names[0]!r}"
+                rule = "a computation, as of refsim.testing.steps.fused(...), an array, or a mapping of output names to them"
+                raise RefsimError("bad-kernel", what, f"kernel {self.name}", rule)
+        return parts
 
     def asked(self, problem: Any, target: str) -> tuple[Any, ...]:
         """Return the arguments of the oracle and of the suspects: (problem,), with `per_target` (problem, target)."""
@@ -524,6 +562,8 @@ def _naming_missing(make: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(make)
     def init(self: Kernel, *values: Any, **named: Any) -> None:
+        if len(values) < 2 and named.get("computes") is not None:
+            named.setdefault("oracle", None)
         if missing := [name for name in needed[len(values) :] if name not in named]:
             raise RefsimError("bad-kernel", f"a Kernel needs {' and '.join(missing)}", "Kernel(...)", help=_CALLED)
         make(self, *values, **named)

@@ -1,6 +1,6 @@
 """A computation as named aspects, each chosen in one of several ways: what outputs, causes and words are read from."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -139,6 +139,15 @@ class Computation:
     def moved(self, plan: Choices, codes: Codes, *, back: bool = False) -> Codes:
         """Return all codes where a plan places them, or placed codes in their own places."""
         return plan.placed.back(codes) if back else plan.placed.apply(codes)  # type: ignore[no-any-return]
+
+    def apart(self, codes: Codes) -> dict[str, Codes]:
+        """Return a kernel's outputs by name, of the codes of a computation; "" is the name of its only output."""
+        return {"": codes}
+
+    def together(self, arrays: Mapping[str, Codes]) -> Codes:
+        """Return the codes of a computation as one array, of a kernel's outputs by name."""
+        (array,) = arrays.values()
+        return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(self.shape)
 
     def undone(self, plan: Choices, got: Codes) -> tuple[Choices, Codes]:
         """Return the plan without its placing, and `got` with its elements moved back to their own places."""
