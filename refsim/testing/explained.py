@@ -23,6 +23,7 @@ from refsim.formats import E8M0, F32, Format, array_type, format_named
 from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
 from refsim.testing.changed_device import ChangedDevice
+from refsim.testing.computed import of_computation
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import suspects_of
 from refsim.testing.suspects.rearranged import rearranged
@@ -63,6 +64,7 @@ def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Repor
     got, want, wrong = diet.outputs(problem), diet.expected(problem), diet.wrong(problem)
     formats = kernel.output_formats(problem)
     found: dict[str, DiffExplanation] = {}
+    computed = of_computation(kernel, problem, device.target, got, wrong, deadline - time.process_time(), on_progress)
     for name, marks in wrong.items():
         count, size = int(marks.sum()), int(marks.size)
         outcome = DiffOutcome.UNEXPLAINED if count else DiffOutcome.EQUAL
@@ -77,6 +79,8 @@ def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Repor
         declared = () if is_bare else _declared(kernel, problem, device, name, one, count)
         if declared:
             found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
+        elif name in computed:
+            found[name] = computed[name]
         else:
             half = (time.process_time() + deadline) / 2
             row = array_type(formats[name] or str(np.asarray(right).dtype))
