@@ -507,7 +507,7 @@ class Kernel(Card):
         names = list(self.output_formats(problem))
         parts = given if isinstance(given, Mapping) else {"" if hasattr(given, "names") else names[0]: given}
         for name, part in parts.items():
-            if not isinstance(part, np.ndarray) and not hasattr(part, "aspects"):
+            if not isinstance(part, np.ndarray) and not hasattr(part, "apart"):
                 what = f"computes returns {type(part).__name__} for {name or names[0]!r}"
                 rule = "a computation, as of refsim.testing.steps.fused(...), an array, or a mapping of output names to them"
                 raise RefsimError("bad-kernel", what, f"kernel {self.name}", rule)

@@ -64,6 +64,10 @@ class RowFunction(Computation):
         """Return the output of some rows, with all steps in float64."""
         raise NotImplementedError
 
+    def applied(self, plan: Choices, x: Floats) -> Floats:
+        """Return the function of other values, (rows, columns), before it is rounded to the output."""
+        return replace(self, x=x).value(plan, slice(None), ())
+
     def read(self, plan: Choices, rows: Rows) -> Floats:
         """Return some rows of x as the plan reads them."""
         return np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
@@ -118,7 +122,7 @@ def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
 
 
 AS_READ = Way("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
-READINGS = (
+X_READINGS = (
     AS_READ,
     Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed),
     *(
@@ -154,7 +158,7 @@ def added_wide(values: Doubles) -> Doubles:
 
 
 WIDE_STEPS = Aspect("wide", lambda own: WIDTHS[:2] if own.format is F32 else WIDTHS, STEPS_IN_FLOAT32)
-COMMON = (Aspect("read", READINGS), WIDE_STEPS, WRITTEN, PLACED)
+COMMON = (Aspect("read", X_READINGS), WIDE_STEPS, WRITTEN, PLACED)
 SUMS = (
     Aspect("order", lambda own: sum_causes(own.usual.order), RowOrder(), exact=RowOrder(1)),
     Aspect("held", usual=F32),

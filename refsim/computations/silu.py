@@ -21,7 +21,7 @@ from refsim.computations.special import (
 )
 from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of, worded
 from refsim.formats import F32
-from refsim.sources import TORCH
+from refsim.sources import TORCH, Source
 
 _SILU = TORCH["nn.functional.silu"]
 BASES = worded(Family.BASE, _SILU, "2^(-z log2(e)) is in silu", "2^-z is in silu: no log2(e)")
@@ -37,18 +37,20 @@ def _next_column(step: int, z: Floats) -> Floats:
     return z[:, np.clip(np.arange(z.shape[1]) + step, 0, z.shape[1] - 1)]
 
 
-GATES = ways_of(
-    Family.GATE,
-    _SILU,
-    {
-        "the gate is that of the element": lambda z: z,
-        "the gate is that of the row before": partial(_next_row, -1),
-        "the gate is that of the next row": partial(_next_row, 1),
-        "the gate is that of the first row": lambda z: np.broadcast_to(z[:1], z.shape),
-        "the gate is that of the column before": partial(_next_column, -1),
-        "the gate is that of the next column": partial(_next_column, 1),
-    },
-)
+def places_of(name: str, family: Family, source: Source) -> tuple[Way, ...]:
+    """Return the rows and columns from which the operand `name` (rows, columns) of an element is taken."""
+    rows = {
+        "element": lambda z: z,
+        "row before": partial(_next_row, -1),
+        "next row": partial(_next_row, 1),
+        "first row": lambda z: np.broadcast_to(z[:1], z.shape),
+        "column before": partial(_next_column, -1),
+        "next column": partial(_next_column, 1),
+    }
+    return ways_of(family, source, {f"the {name} is that of the {place}": take for place, take in rows.items()})
+
+
+GATES = places_of("gate", Family.GATE, _SILU)
 _LATER = Family.DOUBLE_ROUNDING
 GATINGS = (
     *ways_of(

@@ -85,6 +85,9 @@ class Family(StrEnum):
     OFFSET = "an offset"
     ORDER = "elements in other places"
     VALUES = "a map of values"
+    STEPS = "a step left out or in another place"
+    ROTATION = "rotary embedding"
+    SLOTS = "rows of another slot"
 
 
 class Choices(SimpleNamespace):

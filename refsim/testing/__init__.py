@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from refsim.testing import laws as laws
     from refsim.testing import matrices as matrices
     from refsim.testing import recipes as recipes
+    from refsim.testing import steps as steps
     from refsim.testing import strategies as strategies
     from refsim.testing.assertions import BitsDiffer as BitsDiffer
     from refsim.testing.assertions import PromiseNotKept as PromiseNotKept

@@ -14,7 +14,7 @@ from refsim.computations.engine import Computation
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 
-SHARE = 0.4
+COMPUTED_SHARE = 0.6
 """The part of the time for the choices of the computation; the rest is for the outputs alone, inputs and code."""
 LEAST_DIFFERING, LEAST_OF_PAIRS, LEAST_ELEMENTS = 4, 16, 256
 """With fewer differing elements and fewer elements, a choice may fit by chance; a pair with fewer differing elements."""
@@ -37,7 +37,7 @@ def of_computation(
     """
     found: dict[str, DiffExplanation] = {}
     parts = kernel.computed(problem, target) if kernel.computes is not None else {}
-    deadline = time.process_time() + SHARE * seconds
+    deadline = time.process_time() + COMPUTED_SHARE * seconds
     for name, subject in parts.items():
         if isinstance(subject, np.ndarray):
             continue

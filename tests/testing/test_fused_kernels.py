@@ -1,0 +1,121 @@
+"""docs/fused-kernels.md: its kernels pass as declared, and mistakes planted in them are named."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.fused_kernels.recipes import Rows
+from conformance.fused_kernels.trials import CASES, PAGE, RIGHT, WRONG, asked, kernels, mistakes
+from refsim import device
+from refsim.errors import RefsimError
+from refsim.testing import run_campaign, steps, verdicts
+
+NAMES = ("rms_norm_fp8", "silu_mul_fp8", "rope_kv_fp8", "add_norm_nvfp4")
+LATER = "python -m conformance.fused_kernels tries the others"
+FIRST = ("norm-weights-next", "silu-float32", "rope-slot-page", "nvfp4-tile-order")
+
+
+def test_the_page_declares_four_kernels_each_under_15_lines():
+    assert tuple(kernels()) == NAMES
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert all(len(block.splitlines()) < 15 for block in blocks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_of_the_page_passes_bit_for_bit(name):
+    kernel = replace(kernels()[name], corpus=(CASES[name], Rows(1, 128, 5), Rows(3, 256, 9)))
+    verdict = run_campaign(kernel, device.open("sim"), cases=3)
+    assert verdict.status == verdicts.PASS, verdict.finding
+
+
+def test_every_kernel_has_ten_mistakes():
+    for name in NAMES:
+        assert sum(each.kernel == name for each in mistakes().values()) >= 10
+
+
+@pytest.mark.parametrize(
+    "id", [id if id in FIRST else pytest.param(id, marks=pytest.mark.ci(LATER)) for id in mistakes()]
+)
+def test_a_planted_mistake_is_named_and_never_wrongly(id):
+    answer = asked(id)
+    assert answer.verdict != WRONG, answer
+    assert answer.verdict == RIGHT or id not in FIRST, answer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_choice_has_words_a_source_and_codes_of_the_right_size(name):
+    own = kernels()[name].computes(CASES[name])
+    usual = own.codes(own.usual)
+    assert own.together(own.apart(usual)).tobytes() == usual.tobytes()
+    assert sum(cause.is_made(own.usual) for cause in own.causes()) >= len(own.stages)
+    for cause in own.causes():
+        assert cause.says
+        assert str(cause.source)
+        assert own.described(cause.of(own.usual)).startswith(own.title)
+
+
+LOAD, STORE = steps.load("x"), steps.store("y")
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ((), "the first step loads"),
+        ((steps.rms_norm("w"), STORE), "the first step loads"),
+        ((LOAD, LOAD, STORE), "the first step loads"),
+        ((LOAD, steps.rms_norm("w")), "the last step stores"),
+        ((LOAD, steps.quantize("e4m3"), steps.silu(), STORE), "followed by the last store"),
+        ((LOAD, steps.rounded("bf16"), STORE), "follows the step"),
+        ((LOAD, STORE, STORE), "stored once"),
+        ((LOAD, "store", STORE), "every argument is a step"),
+    ],
+)
+def test_a_wrong_composition_is_refused(given, rule):
+    with pytest.raises(RefsimError, match=rule) as caught:
+        steps.fused(*given)
+    error = caught.value
+    assert (error.code, error.where) == ("bad-kernel", "fused(...)")
+    assert error.help
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (steps.rms_norm("v"), "unknown-name"),
+        (steps.rms_norm("x"), "bad-shape"),
+        (steps.rms_norm("w", how=["no such way"]), "bad-kernel"),
+        (steps.add("w", how=["the"]), "bad-kernel"),
+        (steps.rope("cos", "sin", 48), "bad-shape"),
+        (steps.multiply(lambda problem: np.ones(3, np.float32)), "bad-shape"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(step, code):
+    with pytest.raises(RefsimError) as caught:
+        steps.fused(LOAD, step, STORE)(Rows(2, 128))
+    assert caught.value.code == code
+
+
+def test_a_quantizer_that_does_not_exist_is_refused():
+    for given in ({"to": "e9m9"}, {"to": "e4m3", "quotient": "no"}, {"to": "e4m3", "scale": "no"}):
+        with pytest.raises(RefsimError):
+            steps.quantize(**given)
+    with pytest.raises(RefsimError, match="no rule has scale 'e8m0'"):
+        steps.fused(LOAD, steps.quantize("e4m3", scale="e8m0", quotient="divide"), STORE)(Rows(2, 128))
+
+
+def test_steps_of_every_kind_have_the_values_of_plain_float32_code():
+    problem = Rows(3, 128)
+    x, w, other = (steps.StepOperands(problem).values(name)[0] for name in ("x", "w", "other"))
+    for step, want in (
+        (steps.add("other"), x + other),
+        (steps.multiply(0.5), x * np.float32(0.5)),
+        (steps.divide("w"), x / w),
+        (steps.softmax(), np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1)[:, None]),
+        (steps.silu(), x / (1 + np.exp(-x))),
+        (steps.layer_norm("w", "w", 0.0), (x - x.mean(1)[:, None]) / x.std(1)[:, None] * w + w),
+    ):
+        own = steps.fused(LOAD, step, steps.store("y", "f32"))(problem)
+        got = own.apart(own.codes(own.usual))["y"].view(np.float32)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
