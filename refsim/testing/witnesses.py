@@ -8,6 +8,7 @@ again by the kernel's `definition`, and results of refsim's own oracles by `refs
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from refsim.kernels import Bounded, Kernel
 from refsim.silicon.launch_replay import Replays, shared
 from refsim.silicon.vectors import splitmix64
 from refsim.silicon.witness import SiliconWitness
+from refsim.testing.composed_definition import definition_of
 from refsim.testing.decisions import Finding, Observation
-from refsim.testing.definitions import product_element
+from refsim.testing.definitions import Definition, product_element
 from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
 
@@ -45,11 +47,16 @@ class Witnesses:
     first: str = ""
     judges: dict[str, None] = field(default_factory=dict)
 
+    @cached_property
+    def definition(self) -> Definition | None:
+        """Return the kernel's second definition, declared or of the steps that it computes."""
+        return definition_of(self.kernel)
+
     def saw(self, problem: Any, seen: Observation) -> None:
         """Record one more case that agrees with the oracle, and compute outputs again if it is its turn."""
         self.opcodes |= seen.opcodes
         if self.cases % max(1, self.planned // SAMPLED) == 0:
-            for name, array in seen.outputs.items() if self.kernel.definition is not None else ():
+            for name, array in seen.outputs.items() if self.definition is not None else ():
                 if array.size:
                     self._recompute(problem, name, array)
             for name, codes, again in seen.samples:
@@ -63,11 +70,12 @@ class Witnesses:
         """Compare one element of an output with the kernel's definition; it depends on the case's number."""
         place = int(splitmix64(np.array([self.cases], np.uint64))[0] % np.uint64(array.size))
         index = tuple(map(int, np.unravel_index(place, array.shape)))
-        definition = self.kernel.definition
+        definition = self.definition
         assert definition is not None
         asked = (*self.kernel.asked(problem, self.target), name, index)
         want = called(self.kernel, "definition", definition, *asked, problem=problem)
-        self._compare("definition=", problem, name, array, index, want)
+        judge = "definition=" if self.kernel.definition is not None else "computes="
+        self._compare(judge, problem, name, array, index, want)
 
     def _compare(
         self, judge: str, problem: Any, name: str, array: "np.ndarray[Any, Any]", index: tuple[int, ...], want: Any
@@ -96,7 +104,7 @@ class Witnesses:
 
     def ask_products(self, device: Device) -> None:
         """Run the declared products of a kernel without a definition, and compare elements with the exact sums."""
-        if self.kernel.definition is not None:
+        if self.definition is not None:
             return
         kernel, random = self.kernel, np.random.default_rng(1)
         for each in list(kernel.products.values())[:PRODUCT_CHECK]:
@@ -118,7 +126,7 @@ class Witnesses:
         return self.replays.of(self.opcodes, self.target)
 
     def recomputed(self) -> Recomputed:
-        is_declared = self.kernel.definition is not None or self.outputs > 0
+        is_declared = self.definition is not None or self.outputs > 0
         return Recomputed(self.outputs, self.differing, self.first, is_declared, tuple(self.judges))
 
 
