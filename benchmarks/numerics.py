@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from refsim.conversions import encode
-from refsim.numerics.calls import Call, arguments_of
+from refsim.numerics.calls import Call
 from refsim.numerics.dot import chains
 from refsim.numerics.fast import compiled
 from refsim.numerics.fast.product import fast_product, plan_for
-from refsim.numerics.multiply import call_of
+from refsim.numerics.multiply import call_asked_for
 
 SIZES = ((1024, 1024, 1024), (64, 128, 128))
 DEFINED = 1 << 21  # products up to which the definition is timed
@@ -96,9 +96,8 @@ def operands(kind: Kind, size: tuple[int, int, int]) -> tuple[Any, ...]:
 def problem(kind: Kind, arrays: tuple[Any, ...]) -> Call:
     a, b, a_scale, b_scale, scale_format = arrays
     scales = {"a_scale": a_scale, "b_scale": b_scale, "scale_format": scale_format}
-    return call_of(
-        arguments_of(a, b, a_format=kind.format, b_format=kind.format, **scales), unit=kind.unit, target=kind.target
-    )
+    of_kind = {"a_format": kind.format, "b_format": kind.format, "unit": kind.unit, "target": kind.target}
+    return call_asked_for(a, b, **of_kind, **scales)
 
 
 def ours(kind: Kind, arrays: tuple[Any, ...], threads: int, with_numba: bool) -> Callable[[], np.ndarray]:

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 import refsim
-from refsim.bringup.facts import source_hash
+from refsim.bringup.state import source_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 REPLAYS = tuple(

@@ -16,7 +16,7 @@ import numpy as np
 
 from conformance.published_sample import Sample
 from conformance.published_sets import MATLAB, MMAEMU, TCGEN05, read, sets
-from refsim.silicon.published import DotProducts
+from refsim.silicon.tensor_witness import DotProducts
 
 COLUMNS = ("chip", "target", "instruction", "types", "result", "K", "set", "dot products", "differing")
 ORIGINS = {MATLAB: "MATLAB-tensor-core", MMAEMU: "mmaemu", TCGEN05: "tcgen05"}

@@ -17,11 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F16
-from refsim.numerics.methods import BYTE_PAIRS, EARLY, LATE, TRUNCATED, Order
+from refsim.numerics.methods import (
+    BYTE_PAIRS,
+    EARLY,
+    LATE,
+    RNE_F16,
+    RNE_F32,
+    RZ_E8M13,
+    RZ_F32,
+    TRUNCATED,
+    Order,
+    Rounding,
+)
 from refsim.numerics.profiles import profile
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, Rounding
 from refsim.numerics.rows import Profile
-from refsim.silicon.published import DotProducts
+from refsim.silicon.tensor_witness import DotProducts
 
 COUNT = {"mma_sync_sm89_fp8": 16, "vectors": 1 << 10}
 OF_A_SET = 128

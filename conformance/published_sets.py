@@ -1,4 +1,4 @@
-"""Readers of the published sets of dot products: what each file holds, as `refsim.silicon.published.DotProducts`.
+"""Readers of the published sets of dot products: what each file holds, as `refsim.silicon.tensor_witness.DotProducts`.
 
 None of the sets is part of this project; conformance/vectors/published has a sample of each, with the licences.
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from refsim import encode
 from refsim.formats import element_named
 from refsim.numerics.rows import Unit
-from refsim.silicon.published import DotProducts
+from refsim.silicon.tensor_witness import DotProducts
 
 MATLAB = "north-numerical-computing/MATLAB-tensor-core at b12b5a7"
 MMAEMU = "mmaemu 0.1.0"

@@ -12,8 +12,7 @@ import pytest
 
 from refsim.bringup.tensor_cores import instruction_named
 from refsim.formats import F16, F32, element_named, format_named
-from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
-from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32, Rounding
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RZ_E8M13, RZ_F32, Rounding
 from refsim.silicon.tensor_features import Feature, feature_words
 from refsim.silicon.tensor_features import features as asked_of_shape
 from refsim.silicon.tensor_probe import cell_c, cell_operands, cells, sample_words, shape_of

@@ -9,7 +9,7 @@ from conformance import published_dot_products as published
 from conformance.published_sample import chosen, told_apart
 from refsim.evidence import Level
 from refsim.numerics.profiles import PROFILES
-from refsim.silicon.published import published as bundled
+from refsim.silicon.tensor_witness import published as bundled
 
 PAGE = (Path(__file__).parent / "reports/published_dot_products.md").read_text("utf-8")
 ROWS = [tuple(cell.strip() for cell in line.strip("| \n").split("|")) for line in PAGE.splitlines() if "| sm_" in line]

@@ -7,7 +7,7 @@ import pytest
 
 import refsim
 from refsim.errors import RefsimError
-from refsim.silicon.copy_arithmetic import COPY_FORMS, STEM, code_of
+from refsim.silicon.copy_arithmetic import COPY_FORMS, STEM
 from refsim.silicon.vectors import recordings, sidecar
 
 
@@ -24,7 +24,7 @@ def test_simulator_leaves_what_silicon_left(recorded):
     differing = {}
     for form in COPY_FORMS:
         if form.name in recorded:
-            with device.launcher(code_of(form)) as launcher:
+            with device.launcher(form.code) as launcher:
                 differing[form.name] = int((form.run(launcher) != recorded[form.name].arrays["words"]).sum())
     assert differing
     assert {name: count for name, count in differing.items() if count} == {}

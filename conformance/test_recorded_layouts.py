@@ -18,7 +18,7 @@ from refsim.layouts import fragment, fragments
 from refsim.layouts.descriptors import DESCRIPTORS, descriptor, walk
 from refsim.layouts.evidence import evidence
 from refsim.layouts.swizzles import SWIZZLES, swizzle
-from refsim.layouts.tensor_maps import tensor_map
+from refsim.layouts.tma import tensor_map
 from refsim.silicon.vectors import recordings, sidecar
 
 PACKED = ("d", "a_places", "b_places", "load", "store")

@@ -16,9 +16,8 @@ from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instruct
 from refsim.device.kernel_sources import read_unit
 from refsim.formats import format_named
 from refsim.kernel_code import KernelCode
-from refsim.numerics.methods import BYTE_PAIRS, LATE
+from refsim.numerics.methods import BYTE_PAIRS, LATE, RZ_E8M13
 from refsim.numerics.profiles import MEASURED_WORDS
-from refsim.numerics.roundings import RZ_E8M13
 from refsim.silicon.tensor_features import feature_words, negated
 from refsim.silicon.tensor_features import features as asked_of_shape
 from refsim.silicon.tensor_probe import cells, chunk_digest, chunks_of, sample_words, shape_of

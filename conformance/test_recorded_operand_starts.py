@@ -11,7 +11,7 @@ import pytest
 import refsim
 from conformance.operand_places import NOWHERE, addresses, crcs, places, single_forms, single_words
 from refsim.layouts.descriptors import descriptor, walk
-from refsim.silicon.operand_starts import START_FORMS, STEM, SWIZZLE_CODES, code_of, paired_words
+from refsim.silicon.operand_starts import START_FORMS, STEM, SWIZZLE_CODES, paired_words
 from refsim.silicon.vectors import recordings, sidecar
 
 SINGLE = {name: (form, side, swizzle) for name, form, side, swizzle in single_forms()}
@@ -41,7 +41,7 @@ def test_the_simulator_reads_the_bytes_that_the_gpu_read(recorded, name):
     """64 of the descriptors of each recording."""
     form, side, _ = SINGLE[name]
     some = slice(SWIZZLE_CODES[name.rpartition(".")[2]] + 1, None, 11)
-    with DEVICE.launcher(code_of(form)) as launcher:
+    with DEVICE.launcher(form.code) as launcher:
         found = places(launcher, form, side, recorded[name].arrays["words"][some])
     assert np.array_equal(found, recorded_places(recorded[name])[some])
 
@@ -52,7 +52,7 @@ def test_operands_that_are_shifted_apart_give_the_products_of_the_gpu(recorded, 
     words = recording.arrays["words"]
     assert np.array_equal(words, paired_words(form))
     assert np.array_equal(recording.arrays["crcs"], crcs(form.predicted(words)))
-    with DEVICE.launcher(code_of(form)) as launcher:
+    with DEVICE.launcher(form.code) as launcher:
         assert np.array_equal(recording.arrays["crcs"], crcs(form.pairs(launcher, words)))
 
 

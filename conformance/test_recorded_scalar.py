@@ -13,20 +13,18 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.silicon.scalar_probe import (
+    ARITHMETIC_ALONE,
     DIGEST_CHUNKS,
+    SWAPPED_BY_PTXAS,
     TABLE_ROWS,
     chunk_operands,
-    probe_module,
-    table_operands,
-)
-from refsim.silicon.scalar_replay import (
-    ARITHMETIC_ALONE,
-    SWAPPED_BY_PTXAS,
     differing_rows,
     form_of,
     is_pure,
     launched,
     open_reason,
+    probe_module,
+    table_operands,
 )
 from refsim.silicon.vectors import digest, locate, recordings, sidecar
 

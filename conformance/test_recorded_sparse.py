@@ -9,7 +9,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.silicon import sparse_probe
-from refsim.silicon.sparse_problems import HYPOTHESES, problems
+from refsim.silicon.sparse_probe import HYPOTHESES, problems
 from refsim.silicon.vectors import recordings, sidecar
 
 FORMS = sparse_probe.forms()

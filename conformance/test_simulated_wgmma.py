@@ -12,7 +12,7 @@ import pytest
 
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, products
 from refsim.device.sim import SimDevice
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.silicon.tensor_probe import SAMPLE, cell_c, cell_operands, cells, shape_of
 from refsim.silicon.vectors import recordings
 
@@ -29,7 +29,7 @@ def padded(matrix, rows, columns):
     return found
 
 
-def given(shape: MatrixProduct, cell):
+def given(shape: ProductSpec, cell):
     """A, B and C of one cell, as the recorder gave them."""
     a, b = cell_operands(shape, cell[0], 0, batch=1, rows=SAMPLE, columns=SAMPLE)
     c = cell_c(shape, *cell, 0, a, b)

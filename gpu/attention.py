@@ -18,8 +18,7 @@ from refsim import oracles
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, Format
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
-from refsim.layouts.tensor_maps import tensor_map
-from refsim.layouts.tma import SwizzleMode, TensorMap
+from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
 from refsim.reference import attention_forward as slow
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values

@@ -8,8 +8,7 @@ import numpy as np
 
 from refsim.formats import format_named
 from refsim.kernels import Buffer, Launcher, Outputs, Struct
-from refsim.layouts.tensor_maps import tensor_map
-from refsim.layouts.tma import TensorMap
+from refsim.layouts.tma import TensorMap, tensor_map
 from refsim.testing.kernel_files import load_kernel_file
 
 matmul = load_kernel_file(Path(__file__).with_name("block_scaled_matmul.py"))

@@ -18,8 +18,7 @@ from refsim import oracles
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
-from refsim.layouts.tensor_maps import tensor_map
-from refsim.layouts.tma import SwizzleMode, TensorMap
+from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
 from refsim.reference import gemm_1d2d as slow
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values

@@ -33,12 +33,11 @@ from refsim.numerics import error_bound, exact_product, mma
 from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.dot.chains import accumulator, matrix_product
 from refsim.numerics.dot.definition import dot_product
-from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import matrix_product as fast_matrix_product
-from refsim.numerics.methods import EARLY, EXACT, GROUPED, INTEGER, LATE, TRUNCATED
-from refsim.numerics.multiply import call_of
+from refsim.numerics.fast.reals import covers
+from refsim.numerics.methods import EARLY, EXACT, GROUPED, INTEGER, LATE, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TRUNCATED
+from refsim.numerics.multiply import call_asked_for
 from refsim.numerics.profiles import PROFILES, profile
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile
 from refsim.reference.operands import CLASSES, cancel, drawn
 from refsim.testing.strategies import share
@@ -168,9 +167,7 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[An
 
 def by_arrays(problem: dict[str, Any], c: NDArray[Any] | None) -> NDArray[Any]:
     """The codes that the definition arrays give; mma may take a faster way."""
-    of_unit = ("unit", "d_format", "target", "k")
-    arguments = arguments_of(c=c, **{name: value for name, value in problem.items() if name not in of_unit})
-    found = call_of(arguments, **{name: problem[name] for name in of_unit})
+    found = call_asked_for(c=c, **problem)
     return matrix_product(found.operands, found.c, found.row, found.k)[0]
 
 

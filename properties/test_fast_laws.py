@@ -15,8 +15,8 @@ from refsim.formats import BF16, E2M1, E4M3, E8M0, F16, F32, TF32, ElementType, 
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast import compiled, operands, product, tiles
-from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import Plan, fast_product
+from refsim.numerics.fast.reals import covers
 from refsim.numerics.methods import GROUPED, TRUNCATED
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile

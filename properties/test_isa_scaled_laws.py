@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from refsim import numerics
 from refsim.formats import F16, F32, float_named
-from refsim.numerics.dot.terms import rounded
-from refsim.numerics.roundings import RNE_F16, RNE_F32, Rounding
+from refsim.numerics.dot.definition import rounded
+from refsim.numerics.methods import RNE_F16, RNE_F32, Rounding
 from refsim.ptx.isa import products
 from refsim.ptx.isa.products import scaled_kind
 

@@ -9,9 +9,8 @@ from refsim.layouts.banks import WIDTHS, bank_conflicts
 from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named, walk
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
-from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tiles import MAJORS, Tile, tile
-from refsim.layouts.tma import TensorMap
+from refsim.layouts.tma import TensorMap, tensor_map
 
 WORDS = [row for row in DESCRIPTORS if isinstance(row, Descriptor)]
 addresses = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=64).map(np.array)

@@ -15,8 +15,7 @@ import pytest
 import refsim
 from refsim.errors import Kind
 from refsim.formats import ELEMENTS
-from refsim.numerics.methods import METHODS
-from refsim.numerics.roundings import SUM_ROUNDINGS
+from refsim.numerics.methods import METHODS, SUM_ROUNDINGS
 
 ROOT = Path(refsim.__file__).parent
 ELEMENT_NAMES = {row.name for row in ELEMENTS}
@@ -28,7 +27,7 @@ ALIASES = {
 DISTINCT = ELEMENT_NAMES | ROUNDING_NAMES | ALIASES
 """Names that are no ordinary words: a question that is written with one is seen wherever it stands."""
 CODES = {kind.value for kind in Kind}
-TABLES = ("formats/", "numerics/methods.py", "numerics/roundings.py", "errors.py")
+TABLES = ("formats/", "numerics/methods.py", "errors.py")
 OTHER_WORDS = {
     "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
     "testing/suspects/": "parts of PTX opcodes that are edited",

@@ -16,7 +16,7 @@ from record_conversions import first_line, record_one, sha256, store
 
 import refsim
 from refsim.errors import RefsimError
-from refsim.silicon.copy_arithmetic import COPY_FORMS, STEM, code_of
+from refsim.silicon.copy_arithmetic import COPY_FORMS, STEM
 
 
 def chip_facts() -> dict[str, str]:
@@ -39,7 +39,7 @@ def record(out: Path, _folder: Path) -> None:
     refused = ""
     for form in COPY_FORMS:
         try:
-            with device.launcher(code_of(form)) as launcher:
+            with device.launcher(form.code) as launcher:
                 first, second = form.run(launcher), form.run(launcher)
         except RefsimError as problem:
             refused = f"{form.name}: {problem}"

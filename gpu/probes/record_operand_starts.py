@@ -21,14 +21,14 @@ from record_copy_arithmetic import chip_facts
 import refsim
 from conformance.operand_places import NOWHERE, addresses, crcs, places, single_forms, single_words
 from refsim.errors import RefsimError
-from refsim.silicon.operand_starts import START_FORMS, STEM, StartForm, code_of, paired_words
+from refsim.silicon.operand_starts import START_FORMS, STEM, StartForm, paired_words
 
 
 def twice(form: StartForm, run: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     """What two runs in fresh memory agree on."""
     device, runs = refsim.device.open("cuda"), []
     for _ in range(2):
-        with device.launcher(code_of(form)) as launcher:
+        with device.launcher(form.code) as launcher:
             runs.append(run(launcher))
     if not np.array_equal(runs[0], runs[1]):
         raise SystemExit(f"{form.name}: two runs differ")

@@ -5,7 +5,7 @@
 
 The first needs PyCUDA, a GPU of compute capability 9.0, ptxas and nvcc, and says of each form how many words differ from the
 model. Every kernel runs twice over memory poisoned differently; two runs that differ are an error. The second writes sparse.md
-beside the recording: of each form the words of D that differ from each hypothesis of refsim.silicon.sparse_problems, class by
+beside the recording: of each form the words of D that differ from each hypothesis of refsim.silicon.sparse_probe, class by
 class. What it shows goes into `changes` and `evidence` of SPARSE_FORMS (refsim/numerics/sparse.py), and, where 8-bit metadata
 lies otherwise, into `_positions` of refsim/layouts/families/sparse.py.
 """
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from record_conversions import ASSEMBLE, Gpu, assembled, facts, store
 
 from refsim.numerics import UnverifiedProfileWarning
-from refsim.silicon.sparse_probe import Problem, SparseInstruction, forms, ptx
-from refsim.silicon.sparse_problems import HYPOTHESES, differing, problems
+from refsim.silicon.sparse_probe import HYPOTHESES, Problem, SparseInstruction, differing, forms, problems, ptx
 from refsim.silicon.vectors import arrays_file, unpacked
 
 POISONS = (0xA5A5A5A5, 0x5A5A5A5A)

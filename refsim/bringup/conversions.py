@@ -9,7 +9,6 @@ each available processor computes a share: `refsim bringup --exhaustive` does so
 """
 
 import multiprocessing
-import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -18,32 +17,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.report import DIFFERS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome
+from refsim.bringup.report import Case, Difference, Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.conversions import CONVERSIONS, Conversion, convert, decode, encode
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError
 from refsim.formats import format_named
-from refsim.kernels import Launcher
-from refsim.numerics.fast.threads import cores
+from refsim.numerics.fast.product import cores
 from refsim.ptx.isa.forms import bind, evaluate
-from refsim.silicon.scalar_probe import ScalarForm, probe_module
+from refsim.silicon.launch_replay import chunk_operands, spelled, table_operands
+from refsim.silicon.scalar_probe import PROBE_THREADS, ScalarForm
 from refsim.silicon.vectors import (
     CHUNK,
-    PARTNER,
-    PARTNER_F16,
     Recording,
     arrays_file,
-    chunk_patterns,
     digest,
     recordings,
     vectors_folder,
 )
-from refsim.testing.verdicts import PASS
 
 PROBES = KERNEL_FILE.parent / "conversions.cu"
-BLOCK_THREADS = 256
 SAMPLED = (
     0x0000,
     0x0080,
@@ -63,7 +56,6 @@ SAMPLED = (
 """Upper halves of a sample's patterns: subnormal, small, ones, ends of ranges, special, both signs."""
 _WRONG_CHUNKS = 4
 _NAMED = 16
-PAIRS = ("F32_PAIR_TO_16", "F32_PAIR_TO_32")
 ALONE = 256
 """The number of chunks that one process computes before other processes have started."""
 _BAND = 512
@@ -119,10 +111,10 @@ def _compiles(device: Device) -> bool:
 def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
     """Return the case of every input on the device; a chunk with a differing digest runs again to find the input."""
     digests = "digests" in row.arrays
-    count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // BLOCK_THREADS)
+    count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // PROBE_THREADS)
     with device.launcher(PROBES) as launcher:
         out = launcher.output(count, dtype, name="out")
-        launcher.launch(row.facts["entry"], (blocks,), (BLOCK_THREADS,), [out])
+        launcher.launch(row.facts["entry"], (blocks,), (PROBE_THREADS,), [out])
         got = launcher.read(out)
     want = row.arrays["digests" if digests else "results"]
     wrong = np.flatnonzero(got != want)
@@ -130,16 +122,15 @@ def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
     words, recorded = (CHUNK << 16, CHUNK - len(modelled) << 16) if digests else (CHUNK, 0)
     coverage = _covered(digests, len(modelled))
     if not wrong.size:
-        strayed = _strayed(row, modelled, got)
-        if not strayed:
-            return outcome(PASS, words=words, recorded=recorded, coverage=coverage)
-        named = ", ".join(f"{chunk:#06x}" for chunk in strayed[:_NAMED]) + (" ..." if len(strayed) > _NAMED else "")
-        lines = (f"chunks {named}",)
-        difference = Difference(lines, "as recorded", "otherwise", "a fault of the model: device and recording agree")
-        return outcome(DIFFERS, words=words, recorded=recorded, coverage=coverage, difference=difference)
+        difference = None
+        if strayed := _strayed(row, modelled, got):
+            named = ", ".join(f"{chunk:#06x}" for chunk in strayed[:_NAMED]) + (" ..." if len(strayed) > _NAMED else "")
+            fault = "a fault of the model: device and recording agree"
+            difference = Difference((f"chunks {named}",), "as recorded", "otherwise", fault)
+        return outcome(words=words, recorded=recorded, coverage=coverage, difference=difference)
     if not digests:
         difference = _first(row, int(wrong[0]), int(got[wrong[0]]), int(want[wrong[0]]))
-        return outcome(DIFFERS, words=words, differing=wrong.size, coverage=coverage, difference=difference)
+        return outcome(words=words, differing=wrong.size, coverage=coverage, difference=difference)
     note = f"digests of {wrong.size} of {CHUNK} chunks of 65,536 patterns differ"
     if not row.name.startswith("cvt"):
         chunk = int(wrong[0])
@@ -151,8 +142,8 @@ def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
         only = "the instruction alone agrees with the recording"
         difference, differing = found.difference or Difference((note,), "-", "-", only), found.differing
         note += f"; the words that differ are of {min(wrong.size, _WRONG_CHUNKS)} of them"
-    facts = {"words": words, "recorded": words, "differing": differing}
-    return outcome(DIFFERS, **facts, coverage=coverage, note=note, difference=difference)
+    facts: dict[str, Any] = {"words": words, "recorded": words, "differing": differing}
+    return outcome(**facts, coverage=coverage, note=note, difference=difference)
 
 
 def _covered(digests: bool, modelled: int) -> str:
@@ -187,9 +178,10 @@ def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
     """Return the case of one instruction on some chunks; differing chunks are compared with the model result by
     result."""
     differing, first = 0, None
-    with device.probing().loaded(_program(row, device.target), row.name) as launcher:
+    form = form_of(row)
+    with device.probing().loaded(form.program(device.target), row.name) as launcher:
         for chunk in chunks:
-            got = _results(launcher, row, chunk)
+            got = form.launch(launcher, operands(row, chunk), f" of {chunk}")
             if _agrees(row, chunk, got):
                 continue
             want = expected(row, chunk)
@@ -202,8 +194,7 @@ def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
         else "all 65,536 inputs"
     )
     words = CHUNK * len(chunks)
-    status = DIFFERS if first else PASS
-    return outcome(status, words=words, recorded=words, differing=differing, coverage=coverage, difference=first)
+    return outcome(words=words, recorded=words, differing=differing, coverage=coverage, difference=first)
 
 
 def _agrees(row: Recording, chunk: int, got: Words) -> bool:
@@ -224,39 +215,23 @@ def _worded(row: Recording, chunk: int, got: Words, want: Words, wrong: NDArray[
     return Difference(tuple(lines), f"{int(got[simplest]):#x}", f"{int(want[simplest]):#x}")
 
 
-def _program(row: Recording, target: str) -> str:
-    """Return the kernel of one instruction over 65,536 inputs, for a target."""
+def form_of(row: Recording) -> ScalarForm:
+    """Return the probe of a recorded instruction."""
     inputs = operands(row, 0)
     kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in inputs)
     names = "".join(f", %{name}" for name in "ab"[: len(inputs)])
-    form = ScalarForm(row.name, kinds, result_bits(row), f"{row.name} %d{names};")
-    return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([form]))
-
-
-def _results(launcher: Launcher, row: Recording, chunk: int) -> Words:
-    inputs = [launcher.upload(x, name=f"operand{i} of {chunk}") for i, x in enumerate(operands(row, chunk))]
-    out = launcher.output(CHUNK, np.dtype(f"u{result_bits(row) // 8}"), name=f"out of {chunk}")
-    launcher.launch("form_0", (CHUNK // BLOCK_THREADS,), (BLOCK_THREADS,), [*inputs, out, np.uint32(CHUNK)])
-    return launcher.read(out)
+    return ScalarForm(row.name, kinds, result_bits(row), f"{row.name} %d{names};")
 
 
 def operands(row: Recording, chunk: int) -> tuple[Words, ...]:
     """Return the recorded operands of one chunk, or of the whole table."""
-    match row.facts["kind"]:
-        case "F16_PAIR_TO_16":
-            halves = np.arange(CHUNK, dtype=np.uint32)
-            return (halves | (halves ^ np.uint32(PARTNER_F16)) << np.uint32(16),)
-        case "FP8_PAIR_TO_32" | "HEADER_TABLE":
-            return (np.arange(CHUNK, dtype=np.uint16),)
-        case kind:
-            patterns = chunk_patterns(chunk)
-            return (patterns, patterns ^ np.uint32(PARTNER)) if kind in PAIRS else (patterns,)
+    kind = row.facts["kind"]
+    return (table_operands(kind),) if "results" in row.arrays else chunk_operands(kind, chunk)
 
 
 def conversion_of(row: Recording) -> Conversion | None:
     """Return the conversion of `refsim.conversions`; None for decoding and for other instructions."""
-    # PTX 9.0 wants .relu and .satfinite in one order for FP8 and in the other for f16.
-    return CONVERSIONS.get(row.name) or CONVERSIONS.get(row.name.replace(".relu.satfinite", ".satfinite.relu"))
+    return CONVERSIONS.get(spelled(row.name) or "")
 
 
 def expected(row: Recording, chunk: int) -> Words:

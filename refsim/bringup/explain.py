@@ -7,19 +7,16 @@ from itertools import product
 
 import numpy as np
 
-from refsim.bringup.discovered import Discovery
-from refsim.bringup.discovery import discover
+from refsim.bringup.discovery import Discovery, discover
 from refsim.bringup.report import Difference
 from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, ElementType, Integer
-from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.profiles import PROFILES
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile
-from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import features
-from refsim.silicon.tensor_probe import cell_c, cell_operands, cells
+from refsim.silicon.tensor_probe import Codes, cell_c, cell_operands, cells
 
 Products = Callable[[Codes, Codes, Codes | None], Codes]
 """A tensor core or its model: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None to d (batch, m, n), all codes."""

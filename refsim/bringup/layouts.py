@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from refsim.bringup import tensor_cores
 from refsim.bringup.explain import Products
 from refsim.bringup.numerics import on_device
-from refsim.bringup.report import DIFFERS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome
+from refsim.bringup.report import Case, Difference, Task, hashed, outcome
 from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.formats import ElementType, Integer
 from refsim.layouts.families import fragment
-from refsim.silicon.operand_starts import START_FORMS, StartForm, code_of, paired_words
+from refsim.silicon.operand_starts import START_FORMS, StartForm, paired_words
 from refsim.silicon.tensor_probe import coded
-from refsim.testing.verdicts import PASS
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
 SLOTS = 40
@@ -80,18 +78,12 @@ def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
         launcher.launch(entry, (1,), (32,), [launcher.upload(slots, name="slots"), out])
         got = launcher.read(out).view(np.uint16)
     want = matrix_image(name, slots, got.size)
-    differ = np.flatnonzero(got != want)
-    if not differ.size:
-        return outcome(PASS, words=got.size, coverage="every halfword of every lane")
-    first = int(differ[0])
-    lines = (f"halfword {first} of {'the registers, lane by lane' if entry.startswith('ld') else 'shared memory'}",)
-    return outcome(
-        DIFFERS,
-        words=got.size,
-        differing=differ.size,
-        coverage="every halfword of every lane",
-        difference=Difference(lines, f"element {int(got[first])}", f"element {int(want[first])}"),
-    )
+    differ, found = np.flatnonzero(got != want), None
+    for first in differ[:1].tolist():
+        lines = (f"halfword {first} of {'the registers, lane by lane' if entry.startswith('ld') else 'shared memory'}",)
+        found = Difference(lines, f"element {int(got[first])}", f"element {int(want[first])}")
+    coverage = "every halfword of every lane"
+    return outcome(words=got.size, differing=differ.size, coverage=coverage, difference=found)
 
 
 def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.int64]:
@@ -112,16 +104,14 @@ def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.
 def _starts_case(device: Device, form: StartForm) -> Case:
     """Return the case of operands that begin anywhere in an atom, A and B shifted apart."""
     words = paired_words(form)
-    with device.probing().launcher(code_of(form)) as launcher:
+    with device.probing().launcher(form.code) as launcher:
         got = form.pairs(launcher, words)
     want, coverage = form.predicted(words), f"{len(words)} pairs of swizzle, start, base_offset and distances"
-    differ = np.argwhere(got != want)
-    if not len(differ):
-        return outcome(PASS, words=got.size, coverage=coverage)
-    pair, row, column = differ[0].tolist()
-    lines = (f"descriptors {words[pair, 0]:#x} and {words[pair, 1]:#x}: D[{row}, {column}]",)
-    found = Difference(lines, str(got[pair, row, column]), str(want[pair, row, column]))
-    return outcome(DIFFERS, words=got.size, differing=len(differ), coverage=coverage, difference=found)
+    differ, found = np.argwhere(got != want), None
+    for pair, row, column in differ[:1].tolist():
+        lines = (f"descriptors {words[pair, 0]:#x} and {words[pair, 1]:#x}: D[{row}, {column}]",)
+        found = Difference(lines, str(got[pair, row, column]), str(want[pair, row, column]))
+    return outcome(words=got.size, differing=len(differ), coverage=coverage, difference=found)
 
 
 # ---- tensor cores ----------------------------------------------------------------------------------------------------
@@ -138,15 +128,8 @@ def product_case(instruction: TensorCoreInstruction, products: Products) -> Case
         if wrong.any() and not first:
             first = label
     coverage = "every place of A, B, C and D"
-    if not differing:
-        return outcome(PASS, words=compared, coverage=coverage)
-    return outcome(
-        DIFFERS,
-        words=compared,
-        differing=differing,
-        coverage=coverage,
-        difference=_misplaced(instruction, products, first),
-    )
+    found = _misplaced(instruction, products, first) if differing else None
+    return outcome(words=compared, differing=differing, coverage=coverage, difference=found)
 
 
 def trials(

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from refsim.bringup import tensor_cores
-from refsim.bringup.discovered import Discovery
+from refsim.bringup.discovery import Discovery
 from refsim.bringup.explain import (
     NARROWEST,
     DeviceAndModel,
@@ -28,14 +28,13 @@ from refsim.bringup.explain import (
     said,
     unsteady,
 )
-from refsim.bringup.report import DIFFERS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome
+from refsim.bringup.report import DIFFERS, Case, Difference, Task, hashed, outcome
 from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Profile
-from refsim.silicon.tensor_classes import Codes
+from refsim.silicon.tensor_probe import Codes
 from refsim.testing.verdicts import PASS
 
 WORDS = 1 << 12

@@ -1,10 +1,15 @@
-"""The results of a bring-up: cases by suite, with everything that a reader, a baseline or a later run needs."""
+"""The results of a bring-up: cases by suite, with everything that a reader, a baseline or a later run needs.
 
+A task is a case that has not run yet; an error of a task becomes a case, too.
+"""
+
+import hashlib
+import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import read_whole, text_of
@@ -94,36 +99,28 @@ class Case:
             if content.get("difference") is not None:
                 difference = dict(content["difference"])
                 content["difference"] = Difference(**{**difference, "smallest": tuple(difference["smallest"])})
-                _check_kinds(difference, _DIFFERENCE_KINDS)
+                _check_kinds(difference, _kinds_of(Difference))
                 if not all(isinstance(line, str) for line in difference["smallest"]):
                     raise TypeError("smallest is a list of texts")
             case = cls(**content)
-            _check_kinds(content, _CASE_KINDS)
+            _check_kinds(content, _kinds_of(cls))
         except (TypeError, KeyError, ValueError) as error:
             raise RefsimError("bad-file", f"not a case of a bring-up: {error}", kind=Kind.UNREADABLE) from error
         return case
 
 
-_CASE_KINDS: dict[str, type | tuple[type, ...]] = {
-    "suite": str,
-    "name": str,
-    "status": str,
-    "words": int,
-    "recorded": int,
-    "differing": int,
-    "seconds": (int, float),
-    "coverage": str,
-    "note": str,
-    "parameters": dict,
-    "bug": bool,
+_READ: dict[Any, type | tuple[type, ...]] = {
+    **{kind: kind for kind in (str, int, bool)},
+    float: (int, float),
+    tuple: list,
+    Mapping: dict,
 }
-_DIFFERENCE_KINDS: dict[str, type | tuple[type, ...]] = {
-    "smallest": list,
-    "got": str,
-    "want": str,
-    "explanation": str,
-    "known": bool,
-}
+"""The type of a field -> the types of its value in JSON."""
+
+
+def _kinds_of(record: type) -> dict[str, type | tuple[type, ...]]:
+    kinds = {each.name: get_origin(each.type) or each.type for each in fields(record)}
+    return {name: _READ[kind] for name, kind in kinds.items() if kind in _READ}
 
 
 def _check_kinds(record: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
@@ -281,3 +278,43 @@ def _in_short(case: Case | None) -> str:
         parts.append(case.difference.explanation)
     found = ", ".join(f"{name} {value}" for name, value in case.parameters.items() if value is not None)
     return "; ".join([*parts, *([found] if found else [])])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case by name; `run` returns it without suite, name and time, or raises RefsimError."""
+
+    name: str
+    run: Callable[[], Case]
+
+
+def outcome(status: str = "", **facts: object) -> Case:
+    """Return a task's result: a Case whose suite and name the run adds; without a status, it differs by a difference."""
+    return Case("", "", status or (DIFFERS if facts.get("difference") else PASS), **facts)  # type: ignore[arg-type]
+
+
+def refused(error: RefsimError) -> Case:
+    """Return the case that ended in an error. A fault on the device is a difference. A missing tool means that the case
+    was not run. Any other error means that this device or its compiler lacks a requirement of the case."""
+    first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
+    if error.kind is Kind.FAULT:
+        return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))
+    if error.kind is Kind.MISSING:
+        return outcome(LEFT_OUT, note=f"{first}: {error.help}" if error.help else first)
+    return outcome(UNSUPPORTED, note=first)
+
+
+def broken(error: Exception) -> Case:
+    """Return the case in which refsim itself failed: not run, with the place of the failure."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return outcome(LEFT_OUT, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
+
+
+def hashed(files: Sequence[Path]) -> str:
+    """Return SHA-256 over names and contents of files."""
+    state = hashlib.sha256()
+    for file in sorted(files):
+        state.update(f"{file.name} {file.stat().st_size}\n".encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()

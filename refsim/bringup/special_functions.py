@@ -6,7 +6,6 @@ takes one group, or one chunk of a division, compared only with the model. With 
 all 4,096 groups itself, by gpu/probes/special_functions.cu, and they are compared only with the recording.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.report import DIFFERS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome
+from refsim.bringup.report import DIFFERS, Case, Difference, Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.kernels import Launcher
 from refsim.numerics.special import RECORDED_ON, SPECIAL_FORMS, SpecialForm
-from refsim.silicon.scalar_probe import ScalarForm, probe_module
+from refsim.silicon.scalar_probe import PROBE_THREADS, ScalarForm
 from refsim.silicon.special_functions import (
     doubles,
     folded,
@@ -37,7 +35,6 @@ from refsim.silicon.vectors import CHUNK, vectors_folder
 from refsim.testing.verdicts import PASS
 
 PROBES = KERNEL_FILE.parent / "special_functions.cu"
-BLOCK_THREADS = 256
 Words = NDArray[np.unsignedinteger[Any]]
 
 # Groups: float32 from 1, -1, the subnormals, infinity with NaNs; float64 (a group is one sign and exponent) from 1, zeros,
@@ -67,6 +64,12 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     return [Task(form.instruction, partial(compared, device, form)) for form in SPECIAL_FORMS]
 
 
+def _probe(form: SpecialForm) -> ScalarForm:
+    """Return the probe of one instruction."""
+    bits, names = form.format.bits, ", ".join(f"%{name}" for name in "ab"[: form.operands])
+    return ScalarForm(form.instruction, (f"u{bits}",) * form.operands, bits, f"{form.instruction} %d, {names};")
+
+
 @dataclass
 class _Compared:
     """A form on a device; every result is compared with the model's."""
@@ -80,17 +83,9 @@ class _Compared:
     def __call__(self, *given: Words) -> Words:
         """Return the device's results of patterns of any shape, and count the differences from the model."""
         operands = [np.ascontiguousarray(each).reshape(-1) for each in given]
-        form, count = self.form, operands[0].size
-        out = self.launcher.output(count, operands[0].dtype, name=f"d{self.words}")
-        inputs = [
-            self.launcher.upload(each, name=f"{name}{self.words}") for name, each in zip("ab", operands, strict=False)
-        ]
-        self.launcher.launch(
-            "form_0", (-(-count // BLOCK_THREADS),), (BLOCK_THREADS,), [*inputs, out, np.uint32(count)]
-        )
-        got, want = self.launcher.read(out), form.words(*operands)
+        got, want = _probe(self.form).launch(self.launcher, operands, str(self.words)), self.form.words(*operands)
         wrong = np.flatnonzero(got != want)
-        self.words, self.differing = self.words + count, self.differing + len(wrong)
+        self.words, self.differing = self.words + want.size, self.differing + len(wrong)
         if len(wrong) and self.first is None:
             simplest = min(wrong.tolist(), key=lambda at: tuple(int(each[at]).bit_count() for each in operands))
             lines = tuple(
@@ -103,7 +98,7 @@ class _Compared:
 def _sampled(device: Device, form: SpecialForm) -> Case:
     """Return the case of the instruction on some groups: results against the model, digests against the recording."""
     name, bits = form.instruction.replace(".", "_"), form.format.bits
-    with device.probing().loaded(_program(form, device.target), form.instruction) as launcher:
+    with device.probing().loaded(_probe(form).program(device.target), form.instruction) as launcher:
         seen, strayed = _Compared(form, launcher), list[str]()
         if form.operands == 2 and device.is_simulated:
             seen(*pairs(range(_CHUNK_OF_PAIRS, _CHUNK_OF_PAIRS + 1)))
@@ -153,7 +148,7 @@ def _whole(device: Device, form: SpecialForm) -> Case:
     chunks = 4 * CHUNK if is_pair else CHUNK
     with device.launcher(PROBES) as launcher:
         out = launcher.output(chunks, np.uint64, name="digests")
-        launcher.launch(f"digest_{name}", (chunks,), (BLOCK_THREADS,), [out, np.uint32(0)])
+        launcher.launch(f"digest_{name}", (chunks,), (PROBE_THREADS,), [out, np.uint32(0)])
         found = launcher.read(out)
     wrong = np.flatnonzero((folded_pairs(found) if is_pair else folded(found)) != recorded(name))
     words = chunks * CHUNK
@@ -175,10 +170,3 @@ def _whole(device: Device, form: SpecialForm) -> Case:
         difference=difference,
         note=f"digests of {len(wrong)} of 4,096 groups differ",
     )
-
-
-def _program(form: SpecialForm, target: str) -> str:
-    """Return the kernel of one instruction, for a target."""
-    kind, names = f"u{form.format.bits}", ", ".join(f"%{name}" for name in "ab"[: form.operands])
-    probe = ScalarForm(form.instruction, (kind,) * form.operands, form.format.bits, f"{form.instruction} %d, {names};")
-    return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([probe]))

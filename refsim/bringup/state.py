@@ -1,18 +1,28 @@
-"""Finished cases on disk, so that an interrupted bring-up can be resumed.
+"""The environment of a bring-up, and finished cases on disk, so that an interrupted bring-up can be resumed.
 
 There is one file per device and tools. Each suite is stored under the hash of the files that decide its results, and
 the file has a checksum. A file with another hash or format, or a damaged or edited file, counts as empty: results are
 computed again.
 """
 
+import hashlib
 import json
 import os
+import platform
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
+import refsim
 from refsim.bringup.report import LEFT_OUT, Case
+from refsim.bundled import PACKAGE
+from refsim.device import Device
+from refsim.device.assembling import required_assembler
 from refsim.device.cache import cache_directory, digest
+from refsim.device.toolchain import find_toolchain
 from refsim.errors import RefsimError
 from refsim.files.access import read_whole, write_atomically
 
@@ -95,3 +105,45 @@ class State:
 def _checksum(suites: object) -> str:
     """Return the checksum of the cases as JSON; it is equal after reading and writing."""
     return digest(json.dumps(suites, sort_keys=True))
+
+
+def facts_of(device: Device) -> dict[str, str]:
+    """Return facts by name in reading order: "device" and "target", then a real GPU's own facts, then tools."""
+    described = device.describe()
+    found: dict[str, str] = {name: described[name] for name in ("device", "target") if name in described}
+    found |= device.hardware()
+    found |= {
+        "NVRTC": _compiler(),
+        "ptxas": _assembler(),
+        "refsim": f"{refsim.__version__}, source {source_hash()[:16]}",
+        "python": f"{platform.python_version()}, numpy {np.__version__}",
+    }
+    return found
+
+
+def _compiler() -> str:
+    """Return the version of NVRTC, or its origin; without NVRTC, the text of the fallback."""
+    found = find_toolchain()
+    if found is None:
+        return "none that works: the bundled PTX runs (refsim doctor says why)"
+    return found.origin.removeprefix("nvidia-cuda-nvrtc ").partition("; headers: nvidia-cuda-runtime ")[0]
+
+
+def _assembler() -> str:
+    """Return the release of ptxas and its origin, or the text of the fallback."""
+    try:
+        found = required_assembler("")
+    except RefsimError:
+        return "none: the driver assembles"
+    release = str(found).removeprefix("ptxas ")
+    return release if found.origin.startswith("nvidia-cuda-nvcc") else f"{release} ({found.origin})"
+
+
+@lru_cache(maxsize=1)
+def source_hash() -> str:
+    """Return SHA-256 over every Python file of refsim, which identifies the model."""
+    state = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        state.update(f"{file.relative_to(PACKAGE).as_posix()} {file.stat().st_size}\n".encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()

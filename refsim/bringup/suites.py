@@ -5,12 +5,53 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from refsim.bringup import conversions, kernels, layouts, numerics, special_functions
-from refsim.bringup.report import Case
+from refsim.bringup import conversions, layouts, numerics, special_functions
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Difference, Task, broken, hashed, outcome, refused
 from refsim.bringup.state import State
-from refsim.bringup.tasks import Task, broken, refused
 from refsim.device import Device
 from refsim.errors import RefsimError, named
+from refsim.kernels import Kernel
+from refsim.testing import find_kernels, run_campaign, verdicts
+from refsim.testing.kernel_files import bundled_kernels
+from refsim.testing.verdicts import PASS, UNSUPPORTED
+
+PROFILE = "quick"
+_STATUS = {verdicts.PASS: PASS, verdicts.FAIL: DIFFERS, verdicts.UNSUPPORTED: UNSUPPORTED}
+
+
+def kernels_fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
+    folder = bundled_kernels().parent
+    return hashed([*folder.glob("*.py"), *folder.glob("kernels/*.cu*")])
+
+
+def kernel_tasks(device: Device) -> Sequence[Task]:
+    """Return a case for each kernel that is part of refsim."""
+    files = sorted(bundled_kernels().parent.glob("*bindings.py"))
+    return [Task(kernel.name, partial(_run_kernel, kernel, device)) for kernel in find_kernels(files)]
+
+
+def _run_kernel(kernel: Kernel, device: Device) -> Case:
+    """Return the verdict of a kernel's campaign as a case."""
+    verdict = run_campaign(kernel, device, profile=PROFILE)
+    status = _STATUS.get(verdict.status, LEFT_OUT)
+    difference = None
+    if status == DIFFERS:
+        lines = (f"test case {verdict.problem_text}", *verdict.finding.splitlines())
+        difference = Difference(lines, "see above", "what the oracle says")
+    inconclusive = verdict.status not in _STATUS
+    return outcome(
+        status,
+        words=verdict.elements,
+        differing=verdict.differing,
+        coverage=f"{verdict.cases} test cases, profile {PROFILE}; promise: {verdict.promise}",
+        difference=difference,
+        note=f"{verdict.status}: {verdict.finding}"
+        if inconclusive
+        else verdict.finding
+        if status == UNSUPPORTED
+        else "",
+    )
 
 
 @dataclass(frozen=True)
@@ -28,7 +69,7 @@ SUITES = (
     Suite("layouts", "the thread and register of each element", layouts.tasks, layouts.fingerprint),
     Suite("numerics", "what tensor cores return", numerics.tasks, numerics.fingerprint),
     Suite("special-functions", "what .approx returns", special_functions.tasks, special_functions.fingerprint),
-    Suite("kernels", "compiled kernels against their oracles", kernels.tasks, kernels.fingerprint),
+    Suite("kernels", "compiled kernels against their oracles", kernel_tasks, kernels_fingerprint),
     Suite("discovery", "how tensor cores add, found by probing", numerics.discovery_tasks, numerics.fingerprint),
 )
 ALWAYS = ("conversions", "layouts", "numerics", "special-functions", "kernels")

@@ -19,7 +19,7 @@ from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, F64, S8
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.targets import target_named
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -37,7 +37,7 @@ _names = count()
 
 
 @dataclass(frozen=True, eq=False)
-class TensorCoreInstruction(MatrixProduct):
+class TensorCoreInstruction(ProductSpec):
     """One tensor-core instruction: its product, its PTX opcode, the entry of the probe file, its first target.
 
     `since` is the first target that has the instruction; with a suffix a, the only one. wgmma m64n8k32 of E4M3 is
@@ -163,13 +163,13 @@ def products(
         )
     number, batch, steps = next(_names), x.shape[0], x.shape[-1] // instruction.k
     warpgroup = instruction.unit == "wgmma"
-    images = {"a": packed(instruction.fragment("a"), _by_step(x, instruction.k))}
+    images = {"a": instruction.fragment("a").packed(_by_step(x, instruction.k))}
     by_step = _by_step(y, instruction.k)
-    images["b"] = _tiles(by_step) if warpgroup else packed(instruction.fragment("b"), by_step.swapaxes(-1, -2))
+    images["b"] = _tiles(by_step) if warpgroup else instruction.fragment("b").packed(by_step.swapaxes(-1, -2))
     layout = instruction.fragment("d")
     if z is None:
         z = np.zeros((0 if warpgroup else batch, instruction.m, instruction.n), instruction.d_format.code_dtype)
-    images["c"] = packed(layout, z) if z.size else np.zeros(1, np.uint32)
+    images["c"] = layout.packed(z) if z.size else np.zeros(1, np.uint32)
     buffers = [launcher.upload(image, name=f"{name}{number}") for name, image in images.items()]
     word = np.dtype(f"u{layout.register_bits // 8}")
     d = launcher.output(batch * layout.threads * layout.registers, word, name=f"d{number}")
@@ -179,7 +179,7 @@ def products(
         [np.uint64(_descriptor_word()), np.uint32(steps), np.uint32(flags)] if warpgroup else [np.uint32(steps)]
     )
     launcher.launch(instruction.entry, (batch,), (instruction.threads,), arguments)
-    return unpacked(layout, launcher.read(d), instruction.d_format.code_dtype)
+    return layout.unpacked(launcher.read(d), instruction.d_format.code_dtype)
 
 
 def _checked(
@@ -218,24 +218,6 @@ def _by_step(operand: Codes, k: int) -> Codes:
     """Return (batch, rows, K) as (batch, steps, rows, k)."""
     batch, rows, length = operand.shape
     return operand.reshape(batch, rows, length // k, k).swapaxes(1, 2)
-
-
-def packed(layout: Fragment, codes: Codes) -> Codes:
-    """Return matrices (..., rows, cols) as the fragment's registers (..., threads, registers). mma.m16n8k16.bf16.a:
-    thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper."""
-    rows, cols = layout.elements
-    slots = codes[..., rows, cols].astype(f"u{layout.slot_bits // 8}") << layout.element_shift
-    registers: Codes = np.ascontiguousarray(slots).view(f"u{layout.register_bits // 8}")
-    return registers
-
-
-def unpacked(layout: Fragment, registers: Codes, dtype: np.dtype[Any]) -> Codes:
-    """Return matrices (batch, rows, cols) of the registers of a launch: the inverse of `packed`."""
-    slots = registers.view(f"u{layout.slot_bits // 8}").reshape(-1, layout.threads, layout.values)
-    codes = np.zeros((len(slots), *layout.shape), dtype)
-    rows, cols = layout.elements
-    codes[:, rows, cols] = slots >> layout.element_shift
-    return codes
 
 
 def _tiles(b: Codes) -> Codes:

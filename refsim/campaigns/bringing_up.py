@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from refsim.bringup.facts import source_hash
-from refsim.bringup.report import LEFT_OUT, Case
+from refsim.bringup.report import LEFT_OUT, Case, Task
+from refsim.bringup.state import source_hash
 from refsim.bringup.suites import Suite, exhaustively, suite_named, tasks_of, timed
-from refsim.bringup.tasks import Task
 from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.device import Device
 from refsim.device import open as open_device

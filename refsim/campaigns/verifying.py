@@ -13,7 +13,7 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refsim.bringup.facts import source_hash
+from refsim.bringup.state import source_hash
 from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.device import Device
 from refsim.device import open as open_device

@@ -16,7 +16,7 @@ from refsim.computations.ways import Choices, Codes, Family, Sample, Way, seen_b
 from refsim.conversions import decode, encode
 from refsim.formats import E4M3, F32, Format, float_named
 from refsim.mufu.instructions import approximate
-from refsim.numerics.fast.domain import covers
+from refsim.numerics.fast.reals import covers
 
 Floats = NDArray[np.float32]
 AT_ONCE = 8  # rows whose products a loop holds at a time

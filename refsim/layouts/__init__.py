@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from refsim.layouts.swizzles import SWIZZLES as SWIZZLES
     from refsim.layouts.swizzles import Swizzle as Swizzle
     from refsim.layouts.swizzles import swizzle as swizzle
-    from refsim.layouts.tensor_maps import im2col_map as im2col_map
-    from refsim.layouts.tensor_maps import tensor_map as tensor_map
     from refsim.layouts.tiles import MAJORS as MAJORS
     from refsim.layouts.tiles import Major as Major
     from refsim.layouts.tiles import Tile as Tile
@@ -51,5 +49,7 @@ if TYPE_CHECKING:
     from refsim.layouts.tma import Placement as Placement
     from refsim.layouts.tma import SwizzleMode as SwizzleMode
     from refsim.layouts.tma import TensorMap as TensorMap
+    from refsim.layouts.tma import im2col_map as im2col_map
+    from refsim.layouts.tma import tensor_map as tensor_map
 else:
     __getattr__, __dir__ = exports(__name__)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
+from refsim.layouts.families import Fragment
 from refsim.layouts.holders import WARP
 from refsim.layouts.swizzles import Swizzle
 from refsim.layouts.tiles import Tile
@@ -24,16 +24,6 @@ SOURCE: Source = CUDA_GUIDE["shared memory: 32 banks, 64- and 128-bit accesses b
 
 _VECTOR = re.compile(r"(?:ld|st)\.shared(?:::cta)?(?:\.v([24]))?\.[a-z]+?(8|16|32|64|128)(?:x2)?")
 _MATRIX = re.compile(r"(?:ld|st)matrix\.(m8n8|m8n16|m16n8|m16n16)\.x([124])((?:\.[a-z0-9_]+)*)")
-
-
-class Holds(Protocol):
-    """Describe the part of a fragment that `layout_conflicts` needs: the element of each thread's value."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def values(self) -> int: ...
-    def coord(self, thread: ArrayLike, value: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 
 @dataclass(frozen=True)
@@ -161,7 +151,7 @@ def access_width(instruction: str) -> int:
     return elements * int(match[2]) * packed // 8
 
 
-def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, start: int = 0) -> BankConflicts:
+def layout_conflicts(fragment: Fragment, tile: Tile, width: int | None = None, start: int = 0) -> BankConflicts:
     """Return the cost of warp accesses in which each thread reads its values of `fragment` straight from `tile`.
 
     `width` bytes at a time (default: one element), so width / element_bytes values that must be neighbors in the tile.

@@ -1,31 +1,14 @@
 """The place of an element, by name and in text: warp, lane, value, register and its bits."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.layouts.families import Fragment
+
 WARP, WAVE = 32, 64
 BY_THREAD = ("thread", "value")
-
-
-class HeldLayout(Protocol):
-    """Describe the fields of a fragment that these functions read."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def per_register(self) -> int: ...
-    @property
-    def slot_bits(self) -> int: ...
-    @property
-    def element_bits(self) -> int: ...
-    @property
-    def element_shift(self) -> int: ...
-    @property
-    def units(self) -> tuple[str, str]: ...
-    @property
-    def since(self) -> str: ...
 
 
 def warp_lanes(fragment: object) -> int:
@@ -33,7 +16,7 @@ def warp_lanes(fragment: object) -> int:
     return WAVE if str(getattr(fragment, "since", "")).startswith("gfx") else WARP
 
 
-def places(fragment: HeldLayout, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+def places(fragment: Fragment, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Return the coordinates of a place by name, in display order, each an array of the arguments' shape.
 
     wgmma.m64n128k32.e4m3.d: thread 37, value 20 is warp 1, lane 5, value 20, thread 37. Tensor memory has a TMEM lane
@@ -47,7 +30,7 @@ def places(fragment: HeldLayout, thread: NDArray[np.int64], value: NDArray[np.in
     return found | ({"register": value // fragment.per_register} if fragment.per_register > 1 else {})
 
 
-def bits_of(fragment: HeldLayout, value: int) -> tuple[int, int]:
+def bits_of(fragment: Fragment, value: int) -> tuple[int, int]:
     """Return the lowest and the highest bit of a value in its register: (16, 31) for the second bf16 of a pair."""
     low = value % fragment.per_register * fragment.slot_bits + fragment.element_shift
     return low, low + fragment.element_bits - 1

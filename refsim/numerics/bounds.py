@@ -11,22 +11,11 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError, check_named
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
+from refsim.numerics import methods
 from refsim.numerics.calls import Arguments, Call, arguments_of, fitted, takes_arguments_of
-from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
-from refsim.numerics.dot.chains import floats
-from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.methods import (
-    EXACT,
-    FLUSHED_TREE,
-    FMA_CHAIN,
-    GROUPED,
-    LATE_EVEN_ODD,
-    LATE_TRUNCATED,
-    TRUNCATED,
-    Method,
-)
+from refsim.numerics.dot.chains import ABSENT, fields, floats, operand_fields
+from refsim.numerics.methods import GROUP, TO_NEAREST, Method, Rounding
 from refsim.numerics.multiply import call_asked_for
-from refsim.numerics.roundings import TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile, Unit
 from refsim.numerics.sparse import SparseCall
 from refsim.sources import IEEE754
@@ -60,7 +49,7 @@ def exact_product(
     d = element_named(d_format)
     check_named("result format", d.name, [row.name for row in TO_NEAREST])
     length = _columns(arguments.a)
-    row = _in_software("exact sum", arguments, d, method=EXACT, length=length, source=IEEE754["section 4.3.1"])
+    row = _in_software("exact sum", arguments, d, method=methods.EXACT, length=length, source=IEEE754["section 4.3.1"])
     return _computed(arguments, replace(row, k=(length,), scales=_any_block(arguments)))
 
 
@@ -118,7 +107,9 @@ def fma_product(
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
     arguments = arguments_of(a, b, c, a_format=a_format, b_format=b_format)
-    row = _in_software("float32 fma", arguments, F32, method=FMA_CHAIN, length=1, source=IEEE754["section 5.4.1"])
+    row = _in_software(
+        "float32 fma", arguments, F32, method=methods.FMA_CHAIN, length=1, source=IEEE754["section 5.4.1"]
+    )
     return _computed(arguments, row)
 
 
@@ -261,11 +252,11 @@ def _late_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) 
 
 
 _LOSSES: dict[Method, Callable[[_Sizes, Doubles, Profile, Rounding], Doubles]] = {
-    TRUNCATED: _truncated_loss,
-    GROUPED: _truncated_loss,
-    FMA_CHAIN: _nearest_loss,
-    EXACT: _nearest_loss,
-    FLUSHED_TREE: _flushed_loss,
-    LATE_TRUNCATED: _late_loss,
-    LATE_EVEN_ODD: _late_loss,
+    methods.TRUNCATED: _truncated_loss,
+    methods.GROUPED: _truncated_loss,
+    methods.FMA_CHAIN: _nearest_loss,
+    methods.EXACT: _nearest_loss,
+    methods.FLUSHED_TREE: _flushed_loss,
+    methods.LATE_TRUNCATED: _late_loss,
+    methods.LATE_EVEN_ODD: _late_loss,
 }

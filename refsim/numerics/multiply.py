@@ -60,10 +60,10 @@ def call_asked_for(
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class ProductSpec:
     """Specify D = A B^T + C of one instruction: the element types of A, B and D, its M, N and K, and its unit.
 
-    wgmma m64n8k32 of E4M3 is MatrixProduct(E4M3, E4M3, F32, 64, 8, 32, "wgmma").
+    wgmma m64n8k32 of E4M3 is ProductSpec(E4M3, E4M3, F32, 64, 8, 32, "wgmma").
     """
 
     a_format: ElementType

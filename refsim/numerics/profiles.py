@@ -41,9 +41,14 @@ from refsim.numerics.methods import (
     LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
+    RNE_F16,
+    RNE_F32,
+    RZ_E8M13,
+    RZ_F32,
+    TO_NEAREST,
     TRUNCATED,
+    WRAP_S32,
 )
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, WRAP_S32
 from refsim.numerics.rows import Profile, Unit
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 from refsim.targets import lacking, target_name, target_named

@@ -103,6 +103,11 @@ class CopyForm:
         return None if self.way == "run" else self.of.rpartition(" ")[2]
 
     @property
+    def code(self) -> KernelCode:
+        """Return the code that a device's launcher loads."""
+        return KernelCode(ptx=self.ptx)
+
+    @property
     def ptx(self) -> str:
         """Return the module, with one entry, `form`."""
         has_map = self.map_type is not None
@@ -202,8 +207,3 @@ COPY_FORMS = (
     CopyForm("box", "add tfloat32", F32),
 )
 """Forms that a driver or a chip might reject are last."""
-
-
-def code_of(form: CopyForm) -> KernelCode:
-    """Return the code that a device's launcher loads for a form."""
-    return KernelCode(ptx=form.ptx)

@@ -18,9 +18,9 @@ from refsim.errors import RefsimError
 from refsim.formats import Format
 from refsim.ptx.isa import load_families
 from refsim.ptx.isa.forms import find
-from refsim.silicon import copy_arithmetic, scalar_replay, special_functions, tensor_witness
-from refsim.silicon.copy_arithmetic import COPY_FORMS, code_of
-from refsim.silicon.scalar_replay import clause_words
+from refsim.silicon import copy_arithmetic, scalar_probe, special_functions, tensor_witness
+from refsim.silicon.copy_arithmetic import COPY_FORMS
+from refsim.silicon.scalar_probe import clause_words
 from refsim.silicon.vectors import (
     CHUNK,
     PARTNER,
@@ -133,22 +133,12 @@ def _added(*counts: _Counts) -> _Counts:
     return stored, digested, differing
 
 
-def _conversion(row: Recording) -> tuple[int, int, int]:
-    return differing_words(row)
-
-
 def _scalar(row: Recording) -> tuple[int, int, int]:
     """Return the counts of the stored results, and of one chunk of digests where no machine is needed."""
-    stored, wrong = scalar_replay.differing_rows(row)
-    chunks = range(1) if scalar_replay.is_pure(row) else range(0)
-    digested, also = scalar_replay.differing_chunks(row, chunks)
+    stored, wrong = scalar_probe.differing_rows(row)
+    chunks = range(1) if scalar_probe.is_pure(row) else range(0)
+    digested, also = scalar_probe.differing_chunks(row, chunks)
     return stored, digested, wrong + also
-
-
-_COMPARISONS: tuple[tuple[str, Callable[[Recording], _Counts]], ...] = (
-    ("conversions", _conversion),
-    ("scalar", _scalar),
-)
 
 
 def _functions(opcode: str) -> Iterator[tuple[str, _Counts]]:
@@ -174,7 +164,7 @@ def _copied(opcode: str, target: str) -> Iterator[Replay]:
         total = wrong = 0
         for form in COPY_FORMS:
             if form.name in rows:
-                with open_device("sim", RECORDED_TARGET).launcher(code_of(form)) as launcher:
+                with open_device("sim", RECORDED_TARGET).launcher(form.code) as launcher:
                     got, want = form.run(launcher), rows[form.name].arrays["words"]
                 total, wrong = total + want.size, wrong + int((got != want).sum())
         if total:
@@ -205,7 +195,7 @@ def _index(stem: str, device: str) -> dict[str, tuple[str, ...]]:
     """Return the names of the recordings that contain an opcode; a recording of the opcode alone is preferred."""
     found: dict[str, tuple[str, ...]] = {}
     for name in shelf(stem, device).rows:
-        if stem == "scalar" and (scalar_replay.open_reason(name) or name.startswith(("ld.", "st."))):
+        if stem == "scalar" and (scalar_probe.open_reason(name) or name.startswith(("ld.", "st."))):
             continue
         for opcode in name.replace(",", " ").split():
             if "." in opcode:
@@ -295,3 +285,9 @@ def differing_words(recording: Recording) -> tuple[int, int, int]:
     results = ((chunk, clause_words(name, bits, *chunk_operands(kind, chunk))) for chunk in chunks)
     wrong = sum(words is None or int(digest(words)) != wanted[chunk] for chunk, words in results)
     return 0, CHUNK * len(chunks), int(wrong)
+
+
+_COMPARISONS: tuple[tuple[str, Callable[[Recording], _Counts]], ...] = (
+    ("conversions", differing_words),
+    ("scalar", _scalar),
+)

@@ -25,7 +25,7 @@ Codes = NDArray[np.unsignedinteger[Any]]
 STEM = "operand_starts"
 REGION = 16384
 """Bytes of shared memory for each operand."""
-_ROWS, _K_BYTES, _CHUNK = 64, 32, 16
+_K_BYTES, _CHUNK = 32, 16
 SWIZZLE_CODES = {"none": 0, "128B": 1, "64B": 2, "32B": 3}
 _THREADS, _VALUES = 128, 32
 _HEAD = f""".version 8.0
@@ -103,6 +103,11 @@ class StartForm:
         return f"m64n64k{_K_BYTES // self.bytes}"
 
     @property
+    def code(self) -> KernelCode:
+        """Return the code that a device's launcher loads."""
+        return KernelCode(ptx=self.ptx)
+
+    @property
     def ptx(self) -> str:
         """Return the module, with one entry, `form`."""
         values = [f"%f{each}" for each in range(_VALUES)]
@@ -123,11 +128,9 @@ class StartForm:
         sides = zip(("words", "a", "b"), (words.ravel(), *held), strict=True)
         given = [launcher.upload(each, name=f"{side}{name}") for side, each in sides]
         launcher.launch("form", len(words), _THREADS, [*given, out])
-        found = launcher.read(out).reshape(len(words), _THREADS, _VALUES)
-        rows, columns = fragment(f"wgmma.{self.shape}.{self.type}.d").elements
-        result = np.zeros((len(words), _ROWS, _ROWS), np.float32)
-        result[:, rows, columns] = found
-        return result
+        registers = launcher.read(out).view(np.uint32)
+        found = fragment(f"wgmma.{self.shape}.{self.type}.d").unpacked(registers, np.dtype(np.uint32))
+        return found.view(np.float32)
 
     def pairs(self, launcher: Launcher, words: Words) -> NDArray[np.float32]:
         """Return the products of pairs of descriptors, of regions that hold numbers from 0 to 7."""
@@ -178,8 +181,3 @@ def paired_words(form: StartForm) -> Words:
         return word(name, int(draw.integers(64)) * _CHUNK, int(draw.integers(8)), more=(int(more[0]), int(more[1])))
 
     return np.array([[drawn() for _ in "ab"] for _ in range(256)], np.uint64)
-
-
-def code_of(form: StartForm) -> KernelCode:
-    """Return the code that a device's launcher loads for a form."""
-    return KernelCode(ptx=form.ptx)

@@ -2,22 +2,32 @@
 
 Both sides of a comparison use this module: a GPU ran the kernel once and its results were recorded, the simulator runs
 the identical PTX on identical operands. Operands are a fixed function of the input's number, so only results are
-stored.
+stored. In a replay, a form of one pure instruction or comparison is computed by its instruction implementation. Other
+forms (a vote, an atomic, a chain of carries) run as the PTX that the GPU ran.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim import ptx
 from refsim.errors import RefsimError, unknown
-from refsim.silicon.vectors import splitmix64
+from refsim.kernels import Launcher
+from refsim.ptx.isa.binding import bind, pure_function
+from refsim.silicon.vectors import CHUNK, Recording, digest, splitmix64
 
+Words = NDArray[np.unsignedinteger[Any]]
 TABLE_ROWS = 1024
 """Inputs whose operands and results are stored in full: mostly pairs of special values."""
 DIGEST_CHUNKS = 16
 """Chunks of 65,536 further inputs whose digests are stored."""
 
+PROBE_THREADS = 256
 _HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
 
@@ -55,6 +65,20 @@ class ScalarForm:
         lines += [f"  {line}" for line in self.body.splitlines()]
         lines += [f"  st.global.b{self.result} [%cell], %d;"]
         return "\n".join([*lines, "DONE:", "  ret;", "}"])
+
+    def program(self, target: str) -> str:
+        """Return the module of this form alone, for a target."""
+        return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([self]))
+
+    def launch(self, launcher: Launcher, operands: Sequence[Words], name: str = "") -> Words:
+        """Return the results of a launcher that has loaded `program`; `name` tells the buffers of launches apart."""
+        count = operands[0].size
+        inputs = [
+            launcher.upload(each, name=f"{operand}{name}") for operand, each in zip("abce", operands, strict=False)
+        ]
+        out = launcher.output(count, np.dtype(f"u{self.result // 8}"), name=f"d{name}")
+        launcher.launch("form_0", (-(-count // PROBE_THREADS),), (PROBE_THREADS,), [*inputs, out, np.uint32(count)])
+        return launcher.read(out)
 
 
 def probe_module(forms: list[ScalarForm]) -> str:
@@ -298,3 +322,100 @@ def _cancelling(kind: _FloatKind, noise: NDArray[np.uint64], before: list[NDArra
     field = np.clip(exponents[0] + exponents[1] - one + carry.astype(np.int64), 0, top - 1).astype(np.uint64)
     sign = (before[0] ^ before[1]) >> np.uint64(kind.bits - 1) ^ np.uint64(1)
     return np.asarray((sign << np.uint64(kind.bits - 1) | field << np.uint64(m) | mantissa) ^ (noise & np.uint64(1)))
+
+
+SWAPPED_BY_PTXAS = {"mul.rn.f64 + add.rn.f64", "mul.f64 + add.rn.f64", "mul.rn.f64 + add.f64"}
+"""ptxas assembles a*b + c as DADD c, a*b, and DADD keeps the second of two NaNs; PTX does not specify which NaN."""
+OF_THE_UNIT = re.compile(
+    r"(rcp|rsqrt|sqrt|ex2|lg2|sin|cos|tanh|div)\.(approx|full)(\.ftz)?\.f32|(rcp|rsqrt)\.approx(\.ftz)?\.f64"
+    r"|(ex2|tanh)\.approx(\.ftz)?\.b?f16(x2)?"
+)
+"""Forms whose bits the tables of the special-function unit give."""
+ARITHMETIC_ALONE = ptx.Checks(races="off", copies="off")
+"""Checks of replays: only the arithmetic matters, so race and copy checks are off."""
+_ATOMIC_SUM = re.compile(r"atom\S*\.add\.(\S+\.)?b?f\d")
+_PURE = re.compile(r"\S+ %d((?:, %[abce])+);")
+_TEST = re.compile(r"\S+ %p((?:, %[abce])+);\nselp\.u32 %d, 1, 0, %p;")
+
+
+def form_of(recording: Recording) -> ScalarForm:
+    """Return the recorded form."""
+    facts = recording.facts
+    return ScalarForm(recording.name, tuple(facts["operands"]), facts["result_bits"], facts["body"])
+
+
+def open_reason(name: str) -> str | None:
+    """Return why the bits of a form are unspecified, or None where they are specified."""
+    if ".approx" in name and not OF_THE_UNIT.fullmatch(name):
+        return "approximate"
+    if _ATOMIC_SUM.match(name):
+        return "atomic sum"
+    bare = "mul" in name and " + " in name and ".rn" not in name
+    return "contractible" if bare else None
+
+
+def launched(form: ScalarForm, operands: list[Words], checks: ptx.Checks | None = None) -> tuple[Words, bool]:
+    """Return a form's results on the simulator, and whether every bit of them is exact."""
+    count = len(operands[0])
+    results = np.zeros(count, np.dtype(f"u{form.result // 8}"))
+    arguments = [*(column.copy() for column in operands), results, np.uint32(count)]
+    trace = ptx.load(probe_module([form])).launch("form_0", (count // 256,), (256,), arguments, checks=checks)
+    return results, trace.is_exact
+
+
+def is_pure(recording: Recording) -> bool:
+    """Return whether a form is one pure instruction or a comparison, which needs no machine."""
+    body = recording.facts["body"]
+    return bool(_TEST.fullmatch(body) or _PURE.fullmatch(body))
+
+
+def computed(form: ScalarForm, operands: list[Words]) -> Words:
+    """Return a form's results: by its instruction implementation if it is pure, else by a launch."""
+    is_test = _TEST.fullmatch(form.body) is not None
+    if is_test or _PURE.fullmatch(form.body):
+        words = clause_words(form.body.partition(" ")[0], 1 if is_test else form.result, *operands)
+        if words is not None:
+            return words.astype(f"u{form.result // 8}")
+    return launched(form, operands, ARITHMETIC_ALONE)[0]
+
+
+def clause_words(opcode: str, result_bits: int, *operands: Words) -> Words | None:
+    """Return an instruction implementation's results in a register of `result_bits`; None if it needs a machine."""
+    bound = bind(opcode, operands=1 + len(operands))
+    if bound.clause.wants_lanes or bound.clause.ends_block:
+        return None
+    with np.errstate(all="ignore"):
+        (words,) = pure_function(bound, len(operands), [result_bits])(*operands)
+    return np.broadcast_to(words, operands[0].shape)
+
+
+def differing_rows(recording: Recording) -> tuple[int, int]:
+    """Return the number of stored results, and how many of the model's results differ from them."""
+    form = form_of(recording)
+    got = computed(form, [recording.arrays[f"operand{slot}"] for slot in range(len(form.operands))])
+    want = recording.arrays["result"]
+    if recording.name in SWAPPED_BY_PTXAS:
+        got, want = _without_payload(got), _without_payload(want)
+    return want.size, int(np.count_nonzero(got != want))
+
+
+def differing_chunks(recording: Recording, chunks: range) -> tuple[int, int]:
+    """Return the number of further results in some chunks, and how many of their digests differ."""
+    form, wanted = form_of(recording), recording.arrays["chunk_digests"]
+    if recording.name in SWAPPED_BY_PTXAS:
+        return 0, 0
+    wrong = sum(digest(computed(form, list(_operands(form.operands, chunk)))) != wanted[chunk] for chunk in chunks)
+    return CHUNK * len(chunks), int(wrong)
+
+
+@lru_cache(maxsize=64)
+def _operands(kinds: tuple[str, ...], chunk: int) -> tuple[Words, ...]:
+    columns = tuple(chunk_operands(kinds, chunk))
+    for column in columns:
+        column.setflags(write=False)
+    return columns
+
+
+def _without_payload(patterns: Words) -> Words:
+    """Return float64 patterns with every NaN replaced by one."""
+    return np.where(np.isnan(patterns.view(np.float64)), np.uint64(0x7FF8000000000000), patterns)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import ElementType
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import decompress, sparsity_of
 from refsim.reference.block_scaled import SCALED_FIELDS
@@ -138,7 +138,7 @@ class DrawnProducts:
         return found[0], found[1]
 
 
-def differing(row: Profile, target: str, shape: MatrixProduct, *, sparse: bool) -> NDArray[np.bool_]:
+def differing(row: Profile, target: str, shape: ProductSpec, *, sparse: bool) -> NDArray[np.bool_]:
     """Return which drawn dot products differ between the model and the second definition, for every type of scale.
 
     `row` has the scales; the K of `shape` is the instruction's own, elements of the whole A.
@@ -148,7 +148,7 @@ def differing(row: Profile, target: str, shape: MatrixProduct, *, sparse: bool) 
 
 
 def _of_scale(
-    target: str, shape: MatrixProduct, scale: ElementType | None, block: int, sparse: bool
+    target: str, shape: ProductSpec, scale: ElementType | None, block: int, sparse: bool
 ) -> NDArray[np.bool_]:
     """Return the differing dot products of one type of scale."""
     formats = (shape.a_format, shape.b_format, shape.d_format)

@@ -1,25 +1,33 @@
 """The probe of products with a sparse A: every form of mma.sp and wgmma.mma_async.sp, one kernel each.
 
-Each block, a warp or a warpgroup, computes one test case; `sparse_problems.py` draws them. A GPU ran `ptx()`; the
-simulator runs the identical text on identical inputs.
+Each block, a warp or a warpgroup, computes one test case. A GPU ran `ptx()`; the simulator runs the identical text on
+identical inputs. The classes of test cases show: the thread that holds each part of the metadata; the limits of steps
+and the order of stored elements in them; the bits lost where large terms cancel; whether absent elements take part as
+NaN, infinity or a signed zero; groups with fewer nonzeros; positions that descend within a group.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import ElementType, element_named
+from refsim import numerics
+from refsim.conversions import encode
+from refsim.formats import ElementType, Format, element_named, float_named
 from refsim.layouts.descriptors import operand_descriptor
 from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.sparse import SPARSE_SHAPES, SPARSE_WARPGROUP_SHAPES, SparseShape
 from refsim.layouts.tiles import K, tile
-from refsim.numerics.multiply import MatrixProduct
-from refsim.numerics.rows import Unit
-from refsim.numerics.sparse import Sparsity, sparsity_of
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
+from refsim.numerics.multiply import ProductSpec
+from refsim.numerics.rows import Profile, Unit
+from refsim.numerics.sparse import Sparsity, gathered, sparsity_of
+from refsim.silicon.vectors import splitmix64
 
 Array = NDArray[Any]
 IMAGE = 4096
@@ -91,9 +99,9 @@ class SparseInstruction:
         return element_named(self.a), element_named(self.b), element_named(self.d)
 
     @property
-    def product(self) -> MatrixProduct:
+    def product(self) -> ProductSpec:
         """Return the product; its K counts elements of the whole A."""
-        return MatrixProduct(*self.formats, self.shape.m, self.shape.n, self.shape.k, self.unit)
+        return ProductSpec(*self.formats, self.shape.m, self.shape.n, self.shape.k, self.unit)
 
     @property
     def sparsity(self) -> Sparsity:
@@ -179,14 +187,14 @@ class SparseInstruction:
         fields = (
             np.array([0x4, 0xE], np.uint8)[problem.positions] if self.shape.position_bits == 4 else problem.positions
         )
-        words = registers_of(fields, metadata)
-        words[np.tile((metadata.elements[0] < 0).all(axis=1), len(problem.a))] = _NO_FIELDS
-        sides = [registers_of(problem.a, self.fragment("a"))]
+        words = metadata.packed(fields)
+        words[:, (metadata.elements[0] < 0).all(axis=1)] = _NO_FIELDS
+        matrices = {"a": problem.a, "c": problem.c}
         if not self.shape.is_warpgroup:
-            sides.append(registers_of(problem.b.swapaxes(1, 2), self.fragment("b")))
-        return np.concatenate([*sides, registers_of(problem.c, self.fragment("c")), words], axis=1), self._images(
-            problem
-        )
+            matrices = {"a": problem.a, "b": problem.b.swapaxes(1, 2), "c": problem.c}
+        held = [self.fragment(operand).packed(codes) for operand, codes in matrices.items()]
+        threads = np.concatenate([*held, words], axis=-1)
+        return threads.reshape(-1, threads.shape[-1]), self._images(problem)
 
     def _images(self, problem: Problem) -> NDArray[np.uint8]:
         """Return shared memory with A and B of each test case (cases, IMAGE), or a dummy for a warp."""
@@ -201,27 +209,11 @@ class SparseInstruction:
 
     def results(self, words: NDArray[np.uint32]) -> Array:
         """Return D (cases, M, N) as codes, from the registers that all threads stored."""
-        row = self.fragment("c")
-        held = words.reshape(-1, row.threads, row.registers)
-        found = np.zeros((len(held), *row.shape), np.uint16 if row.slot_bits == 16 else np.uint32)
-        for value in range(row.values):
-            shift = np.uint32(row.slot_bits * (value % row.per_register))
-            found[:, *row.coord(np.arange(row.threads), value)] = held[:, :, value // row.per_register] >> shift
-        return found
+        return self.fragment("c").unpacked(words, self.formats[2].code_dtype)
 
 
 def _listed(name: str, count: int) -> str:
     return "{" + ", ".join(f"%{name}{place}" for place in range(count)) + "}"
-
-
-def registers_of(matrix: Array, row: Fragment) -> NDArray[np.uint32]:
-    """Return the registers of matrices of codes (cases, rows, columns): (cases x threads, registers)."""
-    held = np.zeros((len(matrix), row.threads, row.registers), np.uint32)
-    for value in range(row.values):
-        r, c = row.coord(np.arange(row.threads), value)
-        codes = np.where(r >= 0, matrix[:, r, c], 0).astype(np.uint32)
-        held[:, :, value // row.per_register] |= codes << np.uint32(row.slot_bits * (value % row.per_register))
-    return held.reshape(-1, row.registers)
 
 
 def forms() -> list[SparseInstruction]:
@@ -251,3 +243,301 @@ def module(chosen: list[SparseInstruction]) -> str:
 def ptx() -> str:
     """Return the PTX module of all forms, as the GPU ran it."""
     return module(forms())
+
+
+class SteadyNumbers:
+    """Random numbers that are equal in every release of NumPy: `splitmix64` of a running count."""
+
+    def __init__(self, seed: int) -> None:
+        self.next = seed << 40
+
+    def words(self, size: tuple[int, ...]) -> NDArray[np.uint64]:
+        """Return random 64-bit patterns."""
+        first, self.next = self.next, self.next + prod(size)
+        return splitmix64(np.arange(first, self.next, dtype=np.uint64)).reshape(size)
+
+    def random(self, size: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return numbers from 0 to below 1."""
+        return (self.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def integers(self, low: int, high: int, size: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return integers from `low` to below `high`."""
+        return (self.words(size) % np.uint64(high - low)).astype(np.int64) + low
+
+    def normal(self, size: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return numbers of about a normal distribution: twelve uniform numbers less six."""
+        total = self.random(size) - 6
+        for _ in range(11):
+            total += self.random(size)
+        return total
+
+
+def problems(form: SparseInstruction) -> Problem:
+    """Return all test cases of a form: the cases of each class of `classes_of`, in order."""
+    made = [
+        CLASSES[name](form, SteadyNumbers(number << 8 | form.shape.k)) for number, name in enumerate(classes_of(form))
+    ]
+    return Problem(*(np.concatenate([getattr(each, field) for each in made]) for field in ("a", "positions", "b", "c")))
+
+
+def classes_of(form: SparseInstruction) -> list[str]:
+    """Return the classes of a form: only sp allows descending positions, only floats have NaN and cancel."""
+    left_out = {"falling"} if form.sparse != "sp" or form.sparsity.kept == 1 else set()
+    if element_named(form.a).is_integer:
+        left_out |= {"cancelling", "absent specials", "met specials", "tiny"}
+    return [name for name in CLASSES if name not in left_out]
+
+
+def _sizes(form: SparseInstruction) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
+    shape = form.shape
+    return (form.problems, shape.m, shape.k // 2), (form.problems, shape.n, shape.k), (form.problems, shape.m, shape.n)
+
+
+def _positions(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> NDArray[np.uint8]:
+    """Return random positions of the stored elements of A, ascending within each group or descending."""
+    size, sparsity = _sizes(form)[0], form.sparsity
+    ranks = np.argsort(draw.random((*size[:2], size[2] // sparsity.kept, sparsity.group)), axis=-1)[
+        ..., : sparsity.kept
+    ]
+    ordered = np.sort(ranks, axis=-1)
+    if not rising:
+        ordered = ordered[..., ::-1]
+    return np.ascontiguousarray(ordered).reshape(size).astype(np.uint8)
+
+
+def _codes(values: Array, row: ElementType) -> Array:
+    if row.is_integer:
+        low, high = (0, 255) if not row.sign_mask else (-128, 127)
+        return np.asarray(np.clip(np.rint(values * 16), low, high).astype(np.int64).astype(np.uint8))
+    return np.asarray(encode(values.astype(np.float32), float_named(row)))
+
+
+def _numbers(draw: SteadyNumbers, size: tuple[int, ...], row: ElementType) -> Array:
+    wide = 2.0 ** draw.integers(-5, 6, size)
+    return _codes(draw.normal(size) * (1 if row.is_integer else wide), row)
+
+
+def _accumulators(form: SparseInstruction, draw: SteadyNumbers) -> Array:
+    d, size = form.formats[2], _sizes(form)[2]
+    if d.is_integer:
+        return draw.integers(-(2**31), 2**31, size).astype(np.uint32)
+    values = draw.normal(size) * 2.0 ** draw.integers(-4, 5, size)
+    found: Array = encode(values.astype(np.float32), float_named(d))
+    return found
+
+
+def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> Problem:
+    a_row, b_row, _ = form.formats
+    sizes = _sizes(form)
+    a, b = _numbers(draw, sizes[0], a_row), _numbers(draw, sizes[1], b_row)
+    return Problem(a, _positions(form, draw, rising=rising), b, _accumulators(form, draw))
+
+
+def _layout(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases that show the element of B that each stored element of A meets. Each row of A has one 1, B
+    holds the number of its k, and C is zero, so D names the element."""
+    a_row, b_row, _ = form.formats
+    sizes = _sizes(form)
+    a = np.zeros(sizes[0], a_row.code_dtype)
+    problem, row = np.indices(sizes[0][:2])
+    a[problem, row, (row + problem * (sizes[0][2] // form.problems + 1)) % sizes[0][2]] = _one(a_row)
+    numbers = np.broadcast_to(_counted(b_row, form.shape.k), sizes[1])
+    return Problem(a, _positions(form, draw), np.ascontiguousarray(numbers), _zeros(form))
+
+
+def _one(row: ElementType) -> int:
+    return 1 if row.is_integer else int(encode(np.ones(1, np.float32), float_named(row))[0])
+
+
+def _counted(row: ElementType, count: int) -> Array:
+    """Return `count` different numbers."""
+    if row.is_integer:
+        return np.arange(1, count + 1, dtype=np.uint8)
+    format = float_named(row)
+    return (
+        (np.arange(count) + _one(row) - (count // 2 << format.padding_bits)).astype(row.code_dtype)
+        if format.bits < 32
+        else (encode(np.arange(1, count + 1).astype(np.float32), format))
+    )
+
+
+def _zeros(form: SparseInstruction) -> Array:
+    return np.zeros(_sizes(form)[2], form.formats[2].code_dtype)
+
+
+def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases whose rows have x, -x and a small number, which only a step without the two keeps. They are at
+    three stored places of each row; B is 1."""
+    a_row, b_row, _ = form.formats
+    sizes = _sizes(form)
+    a = np.zeros(sizes[0], a_row.code_dtype)
+    places = np.argsort(draw.random(sizes[0]), axis=-1)[..., :3]
+    format, fraction = float_named(a_row), 2.0 ** -draw.integers(0, 6, sizes[0][:2])
+    largest = 2.0 ** min(15, (1 << format.exponent_bits) - 3 - format.bias)
+    smallest = 2.0 ** max(-20, 1 - format.bias - format.mantissa_bits)
+    for number, value in enumerate((largest * fraction, -largest * fraction, smallest / fraction)):
+        np.put_along_axis(
+            a, places[..., number : number + 1], encode(value.astype(np.float32), format)[..., None], axis=-1
+        )
+    b = np.full(sizes[1], _one(b_row), b_row.code_dtype)
+    return Problem(a, _positions(form, draw), b, _zeros(form))
+
+
+def _absent_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases where B has NaN and infinities at all absent positions. All rows store equal positions of each
+    group."""
+    problem = _any(form, draw)
+    positions = np.broadcast_to(problem.positions[:, :1], problem.positions.shape)
+    kept, group = form.sparsity.kept, form.sparsity.group
+    met = np.zeros(problem.b.shape, np.bool_)
+    place = np.arange(positions.shape[-1]) // kept * group + positions[:, 0]
+    met[np.arange(form.problems)[:, None], :, place] = True
+    specials = _specials(float_named(form.formats[1]))
+    b = np.where(met, problem.b, specials[draw.integers(0, len(specials), problem.b.shape)])
+    return Problem(problem.a, np.ascontiguousarray(positions), b.astype(problem.b.dtype), problem.c)
+
+
+def _met_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases with one NaN, infinity or signed zero in B, and half of the stored elements signed zeros."""
+    problem = _any(form, draw)
+    a, b, row = problem.a.copy(), problem.b.copy(), float_named(form.formats[0])
+    zeros = np.array([0, row.sign_mask], a.dtype)
+    a = np.where(draw.random(a.shape) < 0.5, zeros[draw.integers(0, 2, a.shape)], a)
+    specials = np.concatenate([_specials(float_named(form.formats[1])), np.zeros(1, b.dtype)])
+    where = draw.integers(0, b.shape[-1], b.shape[:2])[..., None]
+    np.put_along_axis(b, where, specials[draw.integers(0, len(specials), where.shape)], axis=-1)
+    return Problem(a, problem.positions, b, problem.c)
+
+
+def _specials(format: Format) -> Array:
+    """Return NaN, and infinities where the format has them."""
+    with_infinity = [np.inf, -np.inf] if format.has_infinity else []
+    return encode(np.array([np.nan, *with_infinity], np.float32), format)
+
+
+def _fewer(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases whose groups have no nonzero, or one at either place."""
+    problem = _any(form, draw)
+    kept = form.sparsity.kept
+    groups = problem.a.reshape(*problem.a.shape[:2], -1, kept).copy()
+    count = draw.integers(0, kept + 1, groups.shape[:-1])
+    ranks = np.argsort(draw.random(groups.shape), axis=-1)
+    groups[ranks >= count[..., None]] = 0
+    return Problem(groups.reshape(problem.a.shape), problem.positions, problem.b, problem.c)
+
+
+def _tiny(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
+    """Return test cases whose products have about the exponent that a zero has in a sum."""
+    a_row, b_row, d = (float_named(row) for row in form.formats)
+    sizes, zero = _sizes(form), _row(form).zero_exponent
+    assert zero is not None
+
+    def small(size: tuple[int, ...], row: Format) -> Array:
+        exponent = np.maximum(1 - row.bias - row.mantissa_bits, zero // 2 + draw.integers(-6, 4, size))
+        return encode(
+            ((2 * draw.integers(0, 2, size) - 1) * (1 + draw.random(size)) * 2.0**exponent).astype(np.float32), row
+        )
+
+    c = encode((draw.normal(sizes[2]) * 2.0 ** (zero + 4)).astype(np.float32), d)
+    return Problem(small(sizes[0], a_row), _positions(form, draw), small(sizes[1], b_row), c)
+
+
+CLASSES: dict[str, Callable[[SparseInstruction, SteadyNumbers], Problem]] = {
+    "layout": _layout,
+    "any numbers": _any,
+    "cancelling": _cancelling,
+    "absent specials": _absent_specials,
+    "met specials": _met_specials,
+    "fewer nonzeros": _fewer,
+    "tiny": _tiny,
+    "falling": lambda form, draw: _any(form, draw, rising=False),
+}
+
+
+# ---- hypotheses: the first is the model's, the others are alternatives
+def _inferred(form: SparseInstruction, problem: Problem) -> Array:
+    return form.product.codes(problem.a, problem.b, problem.c, metadata=problem.positions)
+
+
+def _row(form: SparseInstruction) -> Profile:
+    return numerics.sparse_profile("sm_90a", form.unit, form.a, form.b, form.d, form.shape.k)
+
+
+def _stored(form: SparseInstruction, problem: Problem, row: Profile, order: Array | None = None) -> Array:
+    """Return D of the stored elements and the elements of B they meet, in an order of columns, by one arithmetic."""
+    chosen = np.arange(form.shape.k // 2) if order is None else order
+    met = np.ascontiguousarray(gathered(problem.b, problem.positions, form.sparsity)[..., chosen])
+    return _dense(form, problem.a[:, :, None, chosen], met, problem.c[:, :, None], row, form.shape.k // 2)[:, :, 0]
+
+
+def _dense(form: SparseInstruction, a: Array, b: Array, c: Array, row: Profile, k: int) -> Array:
+    return replace(form.product, k=k).codes(a, b, c, row=row)
+
+
+def _whole(form: SparseInstruction, problem: Problem, steps: int) -> Array:
+    """Return D of the decompressed A, by two dense instructions or by one with steps twice as long."""
+    row, k = _row(form), form.shape.k
+    whole = numerics.decompress(problem.a, problem.positions, form.a)
+    if steps == 1:
+        row = replace(row, k=(k,), length=2 * row.length)
+    return _dense(form, whole, problem.b, problem.c, row, k // steps)
+
+
+def _by_halves(form: SparseInstruction, problem: Problem) -> Array:
+    """Return D where metadata of 8-bit types is read in the layout of 16-bit types: half a register a row."""
+    words = form.inputs(problem)[0][:, -1].reshape(len(problem.a), -1)
+    row, column = np.indices(problem.a.shape[1:])
+    lane = 32 * (row // 16) + 4 * (row % 8) + form.selector * form.shape.lanes + column // 8
+    shift = (2 * (column % 8 + 8 * (row // 8 % 2))).astype(np.uint32)
+    positions = (words[:, lane] >> shift & np.uint32(3)).astype(np.uint8)
+    return _stored(form, replace(problem, positions=positions), _row(form))
+
+
+def _changed(**changes: Any) -> Callable[[SparseInstruction, Problem], Array]:
+    return lambda form, problem: _stored(form, problem, replace(_row(form), **changes))
+
+
+def _by_place(form: SparseInstruction, problem: Problem) -> Array:
+    """Return D by steps of the first stored element of each group, then of the second."""
+    order = np.arange(form.shape.k // 2)
+    return _stored(form, problem, _halved(form), np.concatenate([order[::2], order[1::2]]))
+
+
+def _halved(form: SparseInstruction) -> Profile:
+    row = _row(form)
+    return replace(row, length=max(1, min(row.length, form.shape.k // 2) // 2))
+
+
+HYPOTHESES: dict[str, Callable[[SparseInstruction, Problem], Array]] = {
+    "as the model infers": _inferred,
+    "steps half as long": lambda form, problem: _stored(form, problem, _halved(form)),
+    "steps of first and of second places": _by_place,
+    "the whole matrix, two dense instructions": lambda form, problem: _whole(form, problem, 2),
+    "the whole matrix, steps twice as long": lambda form, problem: _whole(form, problem, 1),
+    "order ascending": _changed(order=ASCENDING),
+    "order by pairs of bytes": _changed(order=BYTE_PAIRS),
+    "C early": _changed(c_enters=EARLY),
+    "C late": _changed(c_enters=LATE),
+    "metadata by halves of registers": _by_halves,
+}
+
+
+def hypotheses(form: SparseInstruction) -> list[str]:
+    """Return the hypotheses that can differ for a form. Integer sums do not differ; only metadata of 8-bit types has
+    two possible layouts."""
+    names = list(HYPOTHESES)
+    sums = names[:1] if element_named(form.a).is_integer else names[:-1]
+    return [*sums, *(names[-1:] if form.shape.code_bits == 8 else [])]
+
+
+def differing(form: SparseInstruction, problem: Problem, results: Array) -> dict[str, dict[str, int]]:
+    """Return the number of results that differ from each hypothesis, by class."""
+    found = {}
+    for name in hypotheses(form):
+        wrong = (
+            (HYPOTHESES[name](form, problem) != results)
+            .reshape(-1, form.problems, *results.shape[1:])
+            .sum(axis=(1, 2, 3))
+        )
+        found[name] = dict(zip(classes_of(form), wrong.tolist(), strict=True))
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.silicon.scalar_replay import clause_words
+from refsim.silicon.scalar_probe import clause_words
 from refsim.silicon.vectors import CHUNK, digest, recordings, shelf, splitmix64, weights
 
 STEM = "special_functions"

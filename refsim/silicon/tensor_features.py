@@ -15,11 +15,23 @@ import numpy as np
 
 from refsim.formats import Format, float_named
 from refsim.numerics.dot.chains import floats
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.rows import Profile
 from refsim.reference.operands import special_codes
-from refsim.silicon.tensor_classes import PROBED, Codes, Draw, class_codes
-from refsim.silicon.tensor_probe import Vector, coded, holds, largest, lowered, power, terms, words
+from refsim.silicon.tensor_probe import (
+    PROBED,
+    Codes,
+    Draw,
+    Vector,
+    class_codes,
+    coded,
+    holds,
+    largest,
+    lowered,
+    power,
+    terms,
+    words,
+)
 
 _SEED_A, _SEED_B = 0x700, 0x710  # of the random vectors
 _VECTORS = ("spread", "spread", "swamping", "geometric")
@@ -41,7 +53,7 @@ class Feature:
 class _Cases:
     """The cases collected so far; `add` drops a case that a format does not hold."""
 
-    shape: MatrixProduct
+    shape: ProductSpec
     length: int
     vectors: list[Vector] = field(default_factory=list)
     c: list[float] = field(default_factory=list)
@@ -74,7 +86,7 @@ class _Cases:
         return Feature(name, coded(a, self.shape.a_format), coded(b, self.shape.b_format), c)
 
 
-def features(shape: MatrixProduct) -> dict[str, Feature]:
+def features(shape: ProductSpec) -> dict[str, Feature]:
     """Return every test of an instruction on floats, by name; none for integers."""
     if shape.d_format.is_integer:
         return {}
@@ -100,7 +112,7 @@ def features(shape: MatrixProduct) -> dict[str, Feature]:
     return {row.name: row for row in found if row is not None}
 
 
-def negated(shape: MatrixProduct) -> dict[str, Feature]:
+def negated(shape: ProductSpec) -> dict[str, Feature]:
     """Return the tests of specials and random vectors with imm-scale-a, imm-scale-b or both equal to -1."""
     found = {}
     for flags in ((True, False), (False, True), (True, True)):
@@ -112,19 +124,19 @@ def negated(shape: MatrixProduct) -> dict[str, Feature]:
     return found
 
 
-def _top(shape: MatrixProduct) -> int:
+def _top(shape: ProductSpec) -> int:
     """Return the exponent of a large product whose sums D's format still holds."""
     narrow = float_named(shape.d_format).exponent_bits == 5
     return 14 if narrow or any(float_named(row).exponent_bits == 4 for row in (shape.a_format, shape.b_format)) else 20
 
 
-def _highest(shape: MatrixProduct) -> int:
+def _highest(shape: ProductSpec) -> int:
     """Return the exponent of a large product, which need not be a number of D without C."""
     ends = [math.frexp(largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
-def _c_precision(shape: MatrixProduct) -> Feature | None:
+def _c_precision(shape: ProductSpec) -> Feature | None:
     """Return U - U + c: the largest f for which c = U x 2^-f survives is the number of fraction bits that C keeps."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
@@ -132,7 +144,7 @@ def _c_precision(shape: MatrixProduct) -> Feature | None:
     return cases.feature("c_precision")
 
 
-def _product_precision(shape: MatrixProduct) -> Feature | None:
+def _product_precision(shape: ProductSpec) -> Feature | None:
     """Return C = U with products -U and U x 2^-f, for the fraction bits that products keep."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
@@ -140,7 +152,7 @@ def _product_precision(shape: MatrixProduct) -> Feature | None:
     return cases.feature("product_precision")
 
 
-def _three_products(shape: MatrixProduct) -> Feature | None:
+def _three_products(shape: ProductSpec) -> Feature | None:
     """Return products U, -U and, at k = 2 or k = 4, U x 2^-f, without C."""
     cases, top = _Cases(shape, shape.k), _highest(shape)
     for f, sign, low, place in product(range(60), (1, -1), (1.0, 1.5), (2, 4)):
@@ -150,7 +162,7 @@ def _three_products(shape: MatrixProduct) -> Feature | None:
     return cases.feature("three_products", accumulate=False)
 
 
-def _rounding_cases(shape: MatrixProduct, c: float) -> _Cases:
+def _rounding_cases(shape: ProductSpec, c: float) -> _Cases:
     cases = _Cases(shape, shape.k)
     for ones, odd, t, sign in product((0, 1, 3, 7, 15, 31), (1, 3, 5, 7), range(6, 29), (1, -1)):
         if ones < shape.k:
@@ -158,17 +170,17 @@ def _rounding_cases(shape: MatrixProduct, c: float) -> _Cases:
     return cases
 
 
-def _output_rounding(shape: MatrixProduct) -> Feature | None:
+def _output_rounding(shape: ProductSpec) -> Feature | None:
     """Return sums of n ones and an odd multiple of 2^-t: carries push bits past the end of the result."""
     return _rounding_cases(shape, 0.0).feature("output_rounding", accumulate=False)
 
 
-def _output_rounding_c(shape: MatrixProduct) -> Feature | None:
+def _output_rounding_c(shape: ProductSpec) -> Feature | None:
     """Return the sums of `_output_rounding` with C = 1 or -1."""
     return _rounding_cases(shape, 1.0).feature("output_rounding_c")
 
 
-def _renormalised(shape: MatrixProduct) -> Feature | None:
+def _renormalised(shape: ProductSpec) -> Feature | None:
     """Return products 1.5 x 1.5 = 2.25 next to 2^-f: the fraction kept shows whether the exponent is 0 or 1."""
     cases = _Cases(shape, shape.k)
     for f, sign, by_c in product(range(4, 40), (1, -1), (False, True)):
@@ -179,7 +191,7 @@ def _renormalised(shape: MatrixProduct) -> Feature | None:
     return cases.feature("renormalised")
 
 
-def _order(shape: MatrixProduct) -> Feature | None:
+def _order(shape: ProductSpec) -> Feature | None:
     """Return U at i, -U at j and the smallest products elsewhere, over two instructions. The step of U and -U loses its
     small products, which shows the elements of each step."""
     length = 2 * shape.k
@@ -198,7 +210,7 @@ def _order(shape: MatrixProduct) -> Feature | None:
     return cases.feature("order")
 
 
-def _tiny(shape: MatrixProduct) -> Feature | None:
+def _tiny(shape: ProductSpec) -> Feature | None:
     """Return sums of products below the result's smallest number: the surviving bits show a zero's exponent."""
     cases = _Cases(shape, shape.k)
     row = float_named(shape.d_format)
@@ -215,7 +227,7 @@ def _tiny(shape: MatrixProduct) -> Feature | None:
     return cases.feature("tiny")
 
 
-def _signed_zeros(shape: MatrixProduct) -> Feature | None:
+def _signed_zeros(shape: ProductSpec) -> Feature | None:
     """Return zeros of all signs, exact cancellation and negative underflow, which show the sign of the result."""
     cases = _Cases(shape, shape.k)
     small = next((pair for pair in (power(shape, exponent) for exponent in range(-400, 0)) if pair), (1.0, 1.0))
@@ -230,7 +242,7 @@ def _signed_zeros(shape: MatrixProduct) -> Feature | None:
     return cases.feature("signed_zeros")
 
 
-def _overflow(shape: MatrixProduct) -> Feature | None:
+def _overflow(shape: ProductSpec) -> Feature | None:
     """Return sums at and above D's largest number; a C of the other sign brings some of them back."""
     cases, row = _Cases(shape, shape.k), float_named(shape.d_format)
     most = largest(row)
@@ -244,7 +256,7 @@ def _overflow(shape: MatrixProduct) -> Feature | None:
     return cases.feature("overflow")
 
 
-def _smoke(shape: MatrixProduct) -> Feature | None:
+def _smoke(shape: ProductSpec) -> Feature | None:
     """Return (-2^13, -1/2, -1/4, -1/8) times (2^10, 1, 1, 1) plus 2^23, over all scales that the formats hold."""
     cases = _Cases(shape, shape.k)
     for scale in range(-20, 1):
@@ -254,7 +266,7 @@ def _smoke(shape: MatrixProduct) -> Feature | None:
     return cases.feature("smoke")
 
 
-def _vectors(shape: MatrixProduct, length: int) -> list[tuple[Codes, Codes]]:
+def _vectors(shape: ProductSpec, length: int) -> list[tuple[Codes, Codes]]:
     """Return four random vectors of A and of B: two "spread", one "swamping", one "geometric"."""
     found = []
     for number, name in enumerate(_VECTORS):
@@ -276,7 +288,7 @@ def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
     return np.array([a for a, _ in found]), np.array([b for _, b in found])
 
 
-def _permuted(shape: MatrixProduct) -> Iterator[Feature]:
+def _permuted(shape: ProductSpec) -> Iterator[Feature]:
     """Yield random vectors rotated by 0 to k - 1 places and reversed: with C, with +0, and without C."""
     vectors = _vectors(shape, shape.k)
     a, b = _turned(vectors)
@@ -293,12 +305,12 @@ def _permuted(shape: MatrixProduct) -> Iterator[Feature]:
     yield Feature("permuted_scale_d", a, b, None)
 
 
-def _permuted_chain(shape: MatrixProduct) -> Feature:
+def _permuted_chain(shape: ProductSpec) -> Feature:
     """Return rotated vectors over two instructions: a product that moves to the other may change the result."""
     return Feature("permuted_chain", *_turned(_vectors(shape, 2 * shape.k)), None)
 
 
-def _c_alone(shape: MatrixProduct) -> Feature:
+def _c_alone(shape: ProductSpec) -> Feature:
     """Return products of zeros, for every exponent of C, both signs and 16 or 8 mantissas."""
     row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
@@ -320,7 +332,7 @@ def _c_alone(shape: MatrixProduct) -> Feature:
     return Feature("c_alone", zeros[0], zeros[1], np.array(codes, shape.d_format.code_dtype))
 
 
-def _specials(shape: MatrixProduct) -> Feature:
+def _specials(shape: ProductSpec) -> Feature:
     """Return pairs of corners with corners as C, and infinity or one of either sign as the second product."""
     a, b, c = (corners(float_named(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
     one = int(coded(np.array([1.0]), shape.a_format)[0])
@@ -348,7 +360,7 @@ def corners(format: Format) -> list[int]:
     return [code for code in chosen if code in known]
 
 
-def _low_bits(shape: MatrixProduct) -> Feature:
+def _low_bits(shape: ProductSpec) -> Feature:
     """Return tf32 operands with the 13 padding bits set, which no product reads."""
     # zero, the smallest subnormal, 1 and its neighbor, the largest, infinity, the first NaN and a quiet one, -1, -infinity
     heads = (
@@ -371,7 +383,7 @@ def _low_bits(shape: MatrixProduct) -> Feature:
     return Feature("low_bits", x, y, None)
 
 
-def feature_words(shape: MatrixProduct, feature: Feature, *, row: Profile | None = None) -> Codes:
+def feature_words(shape: ProductSpec, feature: Feature, *, row: Profile | None = None) -> Codes:
     """Return the model's result for each case of a feature."""
     c = None if feature.c is None else feature.c[:, None, None]
     negated: dict[str, Any] = {"negate_a": feature.negate_a, "negate_b": feature.negate_b}

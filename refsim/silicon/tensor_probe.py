@@ -7,8 +7,9 @@ get equal products. All classes of C of one operand class share A and B.
 
 import math
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -16,25 +17,235 @@ from numpy.typing import NDArray
 
 from refsim.conversions import encode
 from refsim.errors import check_named
-from refsim.formats import F64, ElementType, Format, Integer, element_named, float_named
+from refsim.formats import F64, ElementType, Format, Integer, Specials, element_named, float_named
 from refsim.numerics.dot.chains import floats as values_of
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.rows import Profile
-from refsim.reference.operands import special_codes
-from refsim.silicon.tensor_classes import (
-    ENTRY,
-    INTEGER_CLASSES,
-    ONE_ULP,
-    PROBE_CLASSES,
-    PROBED,
-    BitField,
-    Codes,
-    Draw,
-    Words,
-    build,
-    class_codes,
-)
+from refsim.reference.operands import composed, special_codes
 from refsim.silicon.vectors import Recording, digest, splitmix64
+
+Codes = NDArray[np.unsignedinteger[Any]]
+Words = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BitField:
+    """`count` bits of a 64-bit word from `first` on, as a number."""
+
+    first: int
+    count: int
+
+    def of(self, words: Words) -> Words:
+        """Return the field of each word."""
+        above = words >> np.uint64(self.first)
+        return above if self.first + self.count == 64 else above & np.uint64((1 << self.count) - 1)
+
+    def numbers(self, words: Words) -> Numbers:
+        """Return the field of each word as int64."""
+        return self.of(words).astype(np.int64)
+
+
+# Fields of a word. A mantissa is the low bits, so a wide mantissa overlaps the fields above; that does no harm.
+SIGN = BitField(63, 1)
+CHOICE = BitField(44, 19)  # the exponent and other random choices of a class
+PADDING_FROM = 30  # padding bits of a tf32 word, which no product reads
+ENTRY = BitField(20, 44)  # an entry of a table
+ONE_ULP = BitField(40, 2)  # 0 in a quarter of all words
+PROBED = (
+    "zero",
+    "least",
+    "below normal",
+    "normal",
+    "one",
+    "above one",
+    "top",
+    "largest",
+    "infinity",
+    "signalling",
+    "quiet",
+)
+"""The landmarks among operands, in the order of their numbers in words."""
+
+
+def build(format: Format, words: Words, fields: NDArray[Any], mantissas: Words) -> Codes:
+    """Return codes with these exponent fields and mantissas; sign and padding are from the words."""
+    low = (mantissas & np.uint64((1 << format.mantissa_bits) - 1)) << np.uint64(format.padding_bits)
+    low |= BitField(PADDING_FROM, format.padding_bits).of(words)
+    return composed(format, SIGN.of(words), fields, low).astype(format.code_dtype)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random words (.., K) of one operand, and the format of its codes. `lowered`: the exponents are lower by so many
+    binades, where a result in f16 would be infinite too often."""
+
+    words: Words
+    format: Format
+    is_b: bool = False
+    lowered: int = 0
+
+    @cached_property
+    def choice(self) -> Numbers:
+        """Return a number of 19 bits for every element (.., K)."""
+        return CHOICE.numbers(self.words)
+
+    @property
+    def of_row(self) -> Numbers:
+        """Return the number of a row's first element (.., 1), for properties that its elements share."""
+        return self.choice[..., :1]
+
+    @property
+    def last(self) -> int:
+        """Return the largest exponent field without any special code."""
+        specials = (Specials.IEEE, Specials.NAN_ALL_ONES)
+        return (1 << self.format.exponent_bits) - 1 - (self.format.specials in specials)
+
+    @property
+    def reach(self) -> int:
+        """Return the number of binades of "spread" below 1, and from 1 on: 14, fewer in narrow formats."""
+        return max(min(self.format.bias - 1, 14), 1)
+
+    @property
+    def is_modest(self) -> bool:
+        """Return whether the operand stays near or below 1: B of a wide format, where most results would be
+        infinite."""
+        return self.is_b and self.format.exponent_bits > 4
+
+    @property
+    def spread_fields(self) -> Numbers:
+        """Return exponent fields that are uniform over the reach."""
+        return np.maximum(self.format.bias - self.reach + self.choice % (2 * self.reach) - self.lowered, 0)
+
+    def with_fields(self, fields: NDArray[Any]) -> Codes:
+        """Return codes with these exponent fields."""
+        return build(self.format, self.words, fields, self.words)
+
+
+def class_codes(name: str, draw: Draw) -> Codes:
+    """Return the codes of a class of PROBE_CLASSES, in the low bits of their integers."""
+    codes = PROBE_CLASSES[name](draw)
+    return codes & codes.dtype.type(draw.format.code_limit - 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Classes of floats
+
+
+def _bits(draw: Draw) -> Codes:
+    """Return random codes."""
+    return draw.words.astype(draw.format.code_dtype)
+
+
+def _finite(draw: Draw) -> Codes:
+    """Return codes with uniform exponents."""
+    return draw.with_fields(draw.choice % (draw.format.bias if draw.is_modest else draw.last + 1))
+
+
+def _narrow(draw: Draw) -> Codes:
+    """Return codes with four neighboring exponents in a row. They lie anywhere in small formats, and around 1 in
+    formats of eight or more exponent bits."""
+    bias, row = draw.format.bias, draw.of_row
+    low = 1 + row % max(draw.last - 3, 1) if draw.format.exponent_bits < 8 else bias - 8 + row % 16
+    return draw.with_fields(np.clip(low - draw.lowered + (draw.choice >> 4) % 4, 1, draw.last))
+
+
+def _geometric(draw: Draw) -> Codes:
+    """Return codes half of which are in the binade of 1, a quarter in the binade below, and so on."""
+    return draw.with_fields(np.maximum(draw.format.bias - _trailing_zeros(draw.choice), 0))
+
+
+def _spread(draw: Draw) -> Codes:
+    return draw.with_fields(draw.spread_fields)
+
+
+def _swamping(draw: Draw) -> Codes:
+    """Return codes one in eight of which is large; the others lie 12 to 27 binades lower, equally far in a row."""
+    high, far = draw.format.bias + draw.reach // 2 - draw.lowered, 12 + (draw.of_row >> 4) % 16
+    return draw.with_fields(np.maximum(np.where(draw.choice % 8 == 0, high, high - far), 0))
+
+
+def _subnormal(draw: Draw) -> Codes:
+    """Return subnormals and the two binades above them; every fourth row has any exponent."""
+    number = draw.choice >> 5
+    return draw.with_fields(np.where(draw.of_row % 4 == 3, number % (draw.last + 1), number % 3))
+
+
+def _sparse(draw: Draw) -> Codes:
+    """Return signed zeros except for one in 8, 16 or 32, or for very few in a quarter of the rows."""
+    codes, one_in = _spread(draw), np.array([1 << 20, 8, 32, 16])[draw.of_row % 4]
+    return np.where((draw.choice >> 6) % one_in == 1, codes, codes & codes.dtype.type(draw.format.sign_mask))
+
+
+def _special(draw: Draw) -> Codes:
+    """Return random codes with special codes among them: one in 2, 16, 64 or 256, by row."""
+    codes, table = _spread(draw), np.array(special_codes(draw.format, PROBED), np.uint64)
+    one_in = np.array([16, 64, 256, 2])[(draw.of_row >> 7) % 4]
+    return np.where(draw.choice % one_in == 0, table[(draw.choice >> 8) % len(table)].astype(codes.dtype), codes)
+
+
+def _large(draw: Draw) -> Codes:
+    """Return codes in the three largest binades."""
+    return draw.with_fields(draw.format.bias - 4 + draw.choice % 6 if draw.is_modest else draw.last - draw.choice % 3)
+
+
+def _powers(draw: Draw) -> Codes:
+    """Return codes as "spread", without a mantissa."""
+    return build(draw.format, draw.words, draw.spread_fields, np.zeros_like(draw.words))
+
+
+PROBE_CLASSES: dict[str, Callable[[Draw], Codes]] = {
+    "bits": _bits,
+    "finite": _finite,
+    "narrow": _narrow,
+    "geometric": _geometric,
+    "spread": _spread,
+    "swamping": _swamping,
+    "cancelling": _spread,  # tensor_probe negates every second product
+    "subnormal": _subnormal,
+    "sparse": _sparse,
+    "special": _special,
+    "large": _large,
+    "powers": _powers,
+}
+"""The classes in the order of their numbers, which are part of the seeds: a new class comes last."""
+
+
+def _trailing_zeros(numbers: Numbers) -> Numbers:
+    """Return the number of low zero bits, 19 for zero: geometric in random numbers of 19 bits."""
+    lowest = (numbers & -numbers) | np.int64(1) << 19
+    return (np.frexp((lowest & -lowest).astype(np.float64))[1] - 1).astype(np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Classes of 8-bit integers
+
+
+def _extreme_integers(words: Words) -> Codes:
+    return np.array([0x80, 0x7F, 0xFF, 0x00, 0x01, 0x81], np.uint8)[_integer_choice(words) % 6]
+
+
+def _small_integers(words: Words) -> Codes:
+    """Return integers from -3 to 3."""
+    return (_integer_choice(words) % 7 - 3).astype(np.int8).view(np.uint8)
+
+
+def _sparse_integers(words: Words) -> Codes:
+    """Return zeros except for one in eight."""
+    return np.where(_integer_choice(words) % 8 == 0, words.astype(np.uint8), np.uint8(0))
+
+
+INTEGER_CLASSES: dict[str, Callable[[Words], Codes]] = {
+    "bits": lambda words: words.astype(np.uint8),
+    "extreme": _extreme_integers,
+    "small": _small_integers,
+    "sparse": _sparse_integers,
+}
+
+
+def _integer_choice(words: Words) -> Numbers:
+    return BitField(CHOICE.first, CHOICE.count + 1).numbers(words)
+
 
 CELL_WORDS = 1 << 14
 CELLS_A_CHUNK = 4
@@ -52,33 +263,33 @@ _A, _B, _C = range(3)
 _ROW, _PRODUCT = 1 << 12, 1 << 20  # places of a word's number: columns count from bit 0
 
 
-def classes_of(shape: MatrixProduct) -> tuple[str, ...]:
+def classes_of(shape: ProductSpec) -> tuple[str, ...]:
     """Return the classes of operands."""
     return tuple(INTEGER_CLASSES if shape.d_format.is_integer else PROBE_CLASSES)
 
 
-def c_classes_of(shape: MatrixProduct) -> tuple[str, ...]:
+def c_classes_of(shape: ProductSpec) -> tuple[str, ...]:
     """Return the classes of C."""
     return INTEGER_C if shape.d_format.is_integer else FLOAT_C
 
 
-def batch_of(shape: MatrixProduct) -> int:
+def batch_of(shape: ProductSpec) -> int:
     """Return the number of products in a cell: 128 for m16n8, 1 for m64n256."""
     return CELL_WORDS // (shape.m * shape.n)
 
 
-def cells(shape: MatrixProduct) -> list[tuple[str, str]]:
+def cells(shape: ProductSpec) -> list[tuple[str, str]]:
     """Return the class of operands and the class of C of every cell, in the order of the chunks."""
     return [(name, c_name) for name in classes_of(shape) for c_name in c_classes_of(shape)]
 
 
-def chunks_of(shape: MatrixProduct) -> int:
+def chunks_of(shape: ProductSpec) -> int:
     """Return the number of chunks of 65,536 results in a pass: 21 for floats, 3 for integers."""
     return len(cells(shape)) // CELLS_A_CHUNK
 
 
 def cell_operands(
-    shape: MatrixProduct,
+    shape: ProductSpec,
     name: str,
     number: int,
     batch: int | None = None,
@@ -99,19 +310,19 @@ def cell_operands(
     return _cancelled(a, b, b_words, shape.b_format) if name == "cancelling" else (a, b)
 
 
-def _seed(shape: MatrixProduct, name: str, number: int, operand: int, c_name: str = "none") -> int:
+def _seed(shape: ProductSpec, name: str, number: int, operand: int, c_name: str = "none") -> int:
     """Return the key of an operand's random words. It has the operand in bits 0 and 1, the pass from bit 2 on, the
     class from 10 on, and the class of C from 24 on."""
     return c_classes_of(shape).index(c_name) << 24 | classes_of(shape).index(name) << 10 | number << 2 | operand
 
 
-def lowered(shape: MatrixProduct) -> int:
+def lowered(shape: ProductSpec) -> int:
     """Return the binades by which B of wide formats is lower, so that f16 sums are not infinite too often."""
     wide = float_named(shape.b_format).exponent_bits > 4
     return 10 if wide and float_named(shape.d_format).exponent_bits == 5 else 0
 
 
-def cell_c(shape: MatrixProduct, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
+def cell_c(shape: ProductSpec, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
     """Return C (batch, M, N) of one class for the operands of a cell, as codes of D's format; None for "none"."""
     check_named("class of C", c_name, c_classes_of(shape))
     if c_name == "none":
@@ -158,7 +369,7 @@ def _cancelled(a: Codes, b: Codes, drawn: Words, format: Format) -> tuple[Codes,
     return a, b
 
 
-def _near(shape: MatrixProduct, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
+def _near(shape: ProductSpec, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
     """Return C whose exponent is near the first product's: half within 3 binades, the others within 30."""
     exponents = []
     for codes, row in ((a[..., 0], float_named(shape.a_format)), (b[..., 0], float_named(shape.b_format))):
@@ -170,7 +381,7 @@ def _near(shape: MatrixProduct, format: Format, drawn: Words, a: Codes, b: Codes
     return build(format, drawn, np.clip(field, 0, (1 << format.exponent_bits) - 2), drawn)
 
 
-def _opposite(shape: MatrixProduct, drawn: Words, a: Codes, b: Codes) -> Codes:
+def _opposite(shape: ProductSpec, drawn: Words, a: Codes, b: Codes) -> Codes:
     """Return C equal to the negated product of one k, rounded to D's format; NaN has one code."""
     k = a.shape[-1]
     place = int(ENTRY.of(drawn[:1, 0, 0])[0]) % k
@@ -189,33 +400,33 @@ def _opposite(shape: MatrixProduct, drawn: Words, a: Codes, b: Codes) -> Codes:
 # ---- results of the model --------------------------------------------------------------------------------------------
 
 
-def shape_of(recording: Recording) -> MatrixProduct:
+def shape_of(recording: Recording) -> ProductSpec:
     """Return the product that a recorded instruction computes."""
     facts = recording.facts
     m, n, k = facts["shape"]
     a, b, d = (element_named(facts[name]) for name in ("a_format", "b_format", "d_format"))
-    return MatrixProduct(a, b, d, m, n, k, facts["unit"])
+    return ProductSpec(a, b, d, m, n, k, facts["unit"])
 
 
-def negation(shape: MatrixProduct, number: int) -> dict[str, Any]:
+def negation(shape: ProductSpec, number: int) -> dict[str, Any]:
     """Return which of A and B are negated in a pass: none, A, B or both in turn for wgmma on floats, else none."""
     return {f"negate_{side}": shape.negates and bool(number >> at & 1) for at, side in enumerate("ab")}
 
 
-def cell_words(shape: MatrixProduct, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
+def cell_words(shape: ProductSpec, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
     """Return the 16,384 results of a cell in pass `number`."""
     a, b = cell_operands(shape, cell[0], number)
     c = cell_c(shape, *cell, number, a, b)
     return shape.codes(a, b, c, row=row, **negation(shape, number)).reshape(CELL_WORDS)
 
 
-def chunk_digest(shape: MatrixProduct, number: int, chunk: int) -> int:
+def chunk_digest(shape: ProductSpec, number: int, chunk: int) -> int:
     """Return the digest of one chunk of pass `number`: four cells in order."""
     some = cells(shape)[CELLS_A_CHUNK * chunk : CELLS_A_CHUNK * (chunk + 1)]
     return int(digest(np.concatenate([cell_words(shape, cell, number) for cell in some])))
 
 
-def sample_words(shape: MatrixProduct, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
+def sample_words(shape: ProductSpec, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
     """Return the stored results of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
     found = []
     for name, c_name in chosen:
@@ -252,7 +463,7 @@ def coded(values: NDArray[np.float64], format: ElementType) -> Codes:
 
 
 @cache
-def power(shape: MatrixProduct, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
+def power(shape: ProductSpec, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
     """Return two operands whose product is factor x 2^exponent, or None out of range; the factor is in A's operand."""
     a, b = float_named(shape.a_format), float_named(shape.b_format)
     lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
@@ -264,7 +475,7 @@ def power(shape: MatrixProduct, exponent: int, factor: float = 1.0) -> tuple[flo
     return (x, y) if holds(a, x) and holds(b, y) else None
 
 
-def terms(shape: MatrixProduct, *parts: tuple[float, int]) -> Vector | None:
+def terms(shape: ProductSpec, *parts: tuple[float, int]) -> Vector | None:
     """Return products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
     vector: Vector = {}
     for k, (factor, exponent) in enumerate(parts):

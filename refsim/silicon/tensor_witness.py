@@ -3,29 +3,86 @@ published, and a slow second definition of them."""
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, S32, element_named
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.profiles import chip, profile, rows_of, unit_named
-from refsim.numerics.rows import Profile
+from refsim.numerics.rows import Profile, Unit
 from refsim.numerics.sparse import sparse_profile, sparse_rows
 from refsim.silicon import sparse_probe, wmma_probe
-from refsim.silicon.published import DotProducts, published
 from refsim.silicon.second_definition import differing
-from refsim.silicon.sparse_problems import HYPOTHESES, problems
+from refsim.silicon.sparse_probe import HYPOTHESES, problems
 from refsim.silicon.tensor_features import feature_words, features, negated
 from refsim.silicon.tensor_probe import cells, chunk_digest, chunks_of, sample_words, shape_of
 from refsim.silicon.vectors import CHUNK, Recording, recorded_devices, shelf
 from refsim.silicon.witness import DEFINITION, PUBLISHED
 from refsim.targets import target_named
+
+Codes = NDArray[Any]
+STEM, FOLDER = "dot_products", "published"
+
+
+@dataclass(frozen=True, eq=False)
+class DotProducts:
+    """Dot products of one instruction on one chip: A and B are codes (n, K), C and D codes (n,).
+
+    `types` are A's, B's and D's; `k` is the K of one instruction, and longer rows are chains. Where the instruction
+    read no C, C holds zeros. Scales are codes (n, blocks) of `scale_format`.
+    """
+
+    chip: str
+    target: str
+    unit: Unit
+    types: tuple[str, str, str]
+    k: int
+    a: Codes
+    b: Codes
+    c: Codes
+    d: Codes
+    scale_format: str = ""
+    a_scale: Codes | None = None
+    b_scale: Codes | None = None
+
+    def modelled(self, row: Profile | None = None) -> Codes:
+        """Return D as the model computes it, as codes; with a `row` of other arithmetic, by that."""
+        a, b, d = map(element_named, self.types)
+        scaled: dict[str, Any] = {}
+        if self.a_scale is not None and self.b_scale is not None:
+            scaled = {"a_scale": self.a_scale[:, None], "b_scale": self.b_scale[:, None]}
+            scaled["scale_format"] = self.scale_format
+        operands, product = (self.a[:, None], self.b[:, None]), ProductSpec(a, b, d, 1, 1, self.k, self.unit)
+        return product.codes(*operands, self.c[:, None, None], target=self.target, row=row, **scaled).reshape(-1)
+
+
+def published(target: str, unit: str, types: tuple[str, str, str] | None = None) -> Iterator[DotProducts]:
+    """Yield the bundled samples of a chip's unit, of some types of A, B and D or of all."""
+    for sample in _samples():
+        if (sample.target, sample.unit) == (target, unit) and types in (None, sample.types):
+            yield sample
+
+
+@cache
+def _samples() -> tuple[DotProducts, ...]:
+    """Return every bundled sample; none where no recordings are installed."""
+    if FOLDER not in recorded_devices(STEM):
+        return ()
+    opened, found = shelf(STEM, FOLDER), []
+    for row in opened.take(opened.rows).values():
+        facts: dict[str, Any] = {key: row.facts[key] for key in ("chip", "target", "unit", "k")} | row.arrays
+        scale_format = row.facts.get("scale_format", "")
+        found.append(DotProducts(types=tuple(row.facts["types"]), scale_format=scale_format, **facts))
+    return tuple(found)
+
 
 HOPPER = 90
 CHUNKS = 6
@@ -151,7 +208,7 @@ def _warp_matrix(opcode: str) -> Iterator[Counts]:
         yield {"chip": shelf("wmma", device).chips, "words": wmma_probe.WARPS * m * n, "differing": wrong}
 
 
-Asked = tuple[Profile, MatrixProduct]
+Asked = tuple[Profile, ProductSpec]
 """An instruction for the second definition: its arithmetic and its product, whose M and N are 1."""
 
 
@@ -170,7 +227,7 @@ def _fifth_generation(opcode: str, target: str) -> Iterator[Counts]:
     for row in rows:
         pairs = [(each, each) for each in row.a_formats]
         pairs += [(row.a_formats[0], row.b_formats[-1])] * (len(pairs) > 1)
-        asked += [(row, MatrixProduct(a, b, row.d_format, 1, 1, max(row.k), row.unit)) for a, b in pairs]
+        asked += [(row, ProductSpec(a, b, row.d_format, 1, 1, max(row.k), row.unit)) for a, b in pairs]
     yield {"name": unit, **(_defined(asked, target, sparse=sparse) if asked else {"evidence": ""})}
 
 
@@ -195,13 +252,13 @@ def _defined(asked: list[Asked], target: str, *, sparse: bool) -> Counts:
 def _asked_of(parts: MatrixOpcode, target: str) -> Asked | None:
     """Return an instruction's arithmetic and product on a target; None where none is known."""
     a, b, d = (element_named(parts.types[each]) for each in "abd")
-    row_of, unit = sparse_profile if parts.sparse else profile, unit_named(parts.unit)
+    row_of = sparse_profile if parts.sparse else profile
     for k in (parts.k, None):  # a wmma may be a chain of instructions
         try:
-            row = row_of(target, unit, a, b, d, k)
+            row = row_of(target, unit_named(parts.unit), a, b, d, k)
         except RefsimError:
             continue
-        return row, MatrixProduct(a, b, d, 1, 1, k or max(row.k), row.unit)
+        return row, ProductSpec(a, b, d, 1, 1, k or max(row.k), row.unit)
     return None
 
 

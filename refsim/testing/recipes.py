@@ -2,7 +2,7 @@
 
 A tensor's contents are a fill: a name, a generator, and the codes or values drawn from it. A saved case holds a fill's
 name and a seed, so a fill must never change: new contents need a new name. Operands for sums of products are drawn in
-`refsim.reference.operands`, operands of recorded GPU runs in `refsim.silicon.tensor_classes`. All three take the
+`refsim.reference.operands`, operands of recorded GPU runs in `refsim.silicon.tensor_probe`. All three take the
 special values of a format from `special_codes`.
 """
 

@@ -10,6 +10,7 @@ from refsim.bringup.report import DIFFERS
 from refsim.device.sim import SimDevice
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
+from refsim.silicon.scalar_probe import ScalarForm
 from refsim.silicon.vectors import CHUNK, recordings, weights
 from refsim.testing.verdicts import PASS
 
@@ -124,15 +125,15 @@ def test_a_header_that_differs_names_the_chunk():
 
 def test_the_simplest_operand_that_differs_is_shown(monkeypatch):
     """An instruction that is wrong for 1.5 and for one pattern beside it: 1.5 has fewer bits."""
-    real = conversions._results
+    real = ScalarForm.launch
 
-    def wrong(launcher, row, chunk):
-        got = real(launcher, row, chunk).copy()
-        (patterns, _) = conversions.operands(row, chunk)
+    def wrong(form, launcher, operands, name):
+        got = real(form, launcher, operands, name).copy()
+        (patterns, _) = operands
         got[(patterns == 0x3FC00000) | (patterns == 0x3FC00033)] ^= 1
         return got
 
-    monkeypatch.setattr(conversions, "_results", wrong)
+    monkeypatch.setattr(ScalarForm, "launch", wrong)
     case = conversions._compared(SimDevice(), FP8, [0x3FC0])
     assert (case.status, case.differing) == (DIFFERS, 2)
     assert case.difference.smallest[0] == "operand 0 = 0x3fc00000"
@@ -140,7 +141,7 @@ def test_the_simplest_operand_that_differs_is_shown(monkeypatch):
 
 
 def test_the_program_is_written_for_the_devices_target():
-    text = conversions._program(FP8, "sm_89")
+    text = conversions.form_of(FP8).program("sm_89")
     assert ".target sm_89\n" in text
     assert "sm_90a" not in text
 

@@ -12,9 +12,8 @@ from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.numerics.dot.chains import Operands, matrix_product
-from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, TRUNCATED
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TRUNCATED
 from refsim.numerics.profiles import PROFILES, profile
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 
 KNOWN = [row for row in PROFILES if row.method == TRUNCATED and not row.scales]
 

@@ -13,9 +13,8 @@ from refsim.bringup.numerics import compare_case, discover_case, row_of
 from refsim.bringup.report import DIFFERS
 from refsim.bringup.tensor_cores import instructions
 from refsim.errors import RefsimError
-from refsim.numerics.methods import LATE
+from refsim.numerics.methods import LATE, RNE_F32
 from refsim.numerics.profiles import profile
-from refsim.numerics.roundings import RNE_F32
 from refsim.silicon.operand_starts import StartForm
 from refsim.testing.verdicts import PASS
 

@@ -10,9 +10,9 @@ import pytest
 from refsim import numerics, oracles
 from refsim.bringup.order import compared, computed, fingerprint, of_function
 from refsim.bringup.order.arithmetic import FL_THEN_ADD, ONE_FMA, NodeArithmetic
-from refsim.bringup.order.asking import OrderSubject
 from refsim.bringup.order.finding import telling
-from refsim.bringup.order.trees import Node, leaves, nested, placed, same, size
+from refsim.bringup.order.revealing import Node, leaves, nested, placed, same, size
+from refsim.bringup.order.subjects import OrderSubject
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import format_named

@@ -11,8 +11,8 @@ import pytest
 from refsim import device
 from refsim.bringup.order import fingerprint, function_named, of_function, of_kernel, of_row_sums
 from refsim.bringup.order.arithmetic import ONE_FMA, NodeArithmetic
-from refsim.bringup.order.asking import OrderSubject
 from refsim.bringup.order.finding import telling
+from refsim.bringup.order.subjects import OrderSubject
 from refsim.bundled import bundled
 from refsim.conversions import encode
 from refsim.errors import Kind, RefsimError

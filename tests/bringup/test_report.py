@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from refsim.bringup.html_report import page
-from refsim.bringup.junit import junit
+from refsim.bringup.html_report import junit, page
 from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Difference, Report, changes_since, read_report
 from refsim.errors import RefsimError
 from refsim.testing.verdicts import PASS, UNSUPPORTED

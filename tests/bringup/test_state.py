@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from refsim.bringup.report import DIFFERS, LEFT_OUT, read_report
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Task, outcome, read_report
 from refsim.bringup.state import State
 from refsim.bringup.suites import Suite, run_suites
-from refsim.bringup.tasks import Task, outcome
 from refsim.errors import Kind, RefsimError
 from refsim.testing.verdicts import PASS, UNSUPPORTED
 

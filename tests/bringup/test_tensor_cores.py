@@ -14,9 +14,7 @@ from refsim.bringup.tensor_cores import (
     NEGATE_B,
     instruction_named,
     instructions,
-    packed,
     products,
-    unpacked,
 )
 from refsim.device.compile import compile_ptx
 from refsim.errors import RefsimError
@@ -194,15 +192,15 @@ def test_negated_operands_turn_the_sign():
 def test_fp4_stands_in_bits_5_to_2_of_its_byte():
     row = instruction_named("mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32")
     a = np.arange(16 * 32, dtype=np.uint8).reshape(1, 16, 32) & 15
-    assert packed(row.fragment("a"), a)[0, 0, 0] == 0x0C080400  # A[0, 0:4] = 0, 1, 2, 3
+    assert row.fragment("a").packed(a)[0, 0, 0] == 0x0C080400  # A[0, 0:4] = 0, 1, 2, 3
     b = np.arange(8 * 32, dtype=np.uint8).reshape(1, 8, 32) & 63
-    assert packed(row.fragment("b"), b.swapaxes(1, 2))[0, 0, 0] == 0x03020100
+    assert row.fragment("b").packed(b.swapaxes(1, 2))[0, 0, 0] == 0x03020100
 
 
 def test_unpacked_is_the_inverse():
     layout = fragment("mma.m16n8k16.f16.d.f16")
     matrices = np.arange(3 * 16 * 8, dtype=np.uint16).reshape(3, 16, 8)
-    assert np.array_equal(unpacked(layout, packed(layout, matrices), np.dtype(np.uint16)), matrices)
+    assert np.array_equal(layout.unpacked(layout.packed(matrices), np.dtype(np.uint16)), matrices)
 
 
 LATER = pytest.mark.ci("the oldest target is compiled for in every run")

@@ -8,10 +8,9 @@ import pytest
 
 import refsim.device
 from refsim.bringup import suites
-from refsim.bringup.facts import facts_of
-from refsim.bringup.report import DIFFERS, LEFT_OUT, Difference
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Difference, Task, outcome
+from refsim.bringup.state import facts_of
 from refsim.bringup.suites import Suite
-from refsim.bringup.tasks import Task, outcome
 from refsim.campaigns.bringing_up import case, cases_of, plan_of
 from refsim.campaigns.journal import CampaignJournal
 from refsim.campaigns.running import run

@@ -13,9 +13,8 @@ from refsim.conversions import pack
 from refsim.errors import RefsimError
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.descriptors.tensormaps import driver_arguments
-from refsim.layouts.tensor_maps import im2col_map, tensor_map
 from refsim.layouts.tiles import tile
-from refsim.layouts.tma import DATA_TYPES, TensorMap
+from refsim.layouts.tma import DATA_TYPES, TensorMap, im2col_map, tensor_map
 
 TENSORMAP = descriptor("tensormap")
 KEYS = {"none": 0, "32B": 1, "64B": 3, "128B": 7}

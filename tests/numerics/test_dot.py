@@ -9,10 +9,19 @@ import pytest
 from refsim.conversions import encode
 from refsim.formats import E4M3, E8M0, F32, TF32, format_named
 from refsim.numerics import mma
-from refsim.numerics.dot.definition import DotProduct, dot_product
-from refsim.numerics.dot.terms import INFINITE, IS_NAN, Term, decoded, multiplied, rounded, shifted
+from refsim.numerics.dot.definition import (
+    INFINITE,
+    IS_NAN,
+    DotProduct,
+    Term,
+    decoded,
+    dot_product,
+    multiplied,
+    rounded,
+    shifted,
+)
+from refsim.numerics.methods import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.profiles import profile
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 
 LIMITS = {"e4m3": "saturate", "bf16": "inf"}
 

@@ -12,15 +12,14 @@ import pytest
 from refsim.conversions import encode
 from refsim.formats import BF16, E4M3
 from refsim.numerics import mma, profile
-from refsim.numerics.calls import arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.fast import compiled, product, threads
-from refsim.numerics.fast.domain import LOWEST_PRODUCT
+from refsim.numerics.fast import compiled, product
+from refsim.numerics.fast.operands import ZERO
 from refsim.numerics.fast.product import Plan, plan_for
-from refsim.numerics.fast.terms import ZERO
-from refsim.numerics.multiply import call_of
+from refsim.numerics.fast.reals import LOWEST_PRODUCT
+from refsim.numerics.multiply import call_asked_for
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
 FP4 = profile("sm_100", "tcgen05.mxf4nvf4", "e2m1", "e2m1", "f32")
@@ -97,7 +96,7 @@ def test_without_numba_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -
         a, b = e4m3((40, 64)), e4m3((48, 64), 2)
         plan = plan_for((1, 40, 48), 64, FP8, 32)
         assert not plan.compiled
-        problem = call_of(arguments_of(a, b, default=E4M3), unit="wgmma")
+        problem = call_asked_for(a, b)
         want = chains.matrix_product(problem.operands, problem.c, FP8, 32)
         assert (mma(a, b, None).view(np.uint32) == want[0]).all()
     finally:
@@ -120,17 +119,17 @@ def test_wide_operands_of_a_small_problem_do_not_wait_for_a_compiler(monkeypatch
     assert module is not None
     monkeypatch.setattr(module, "wide", kernels().wide)
     a, b = bf16(2.0**-100, 1.0, 2.0**100), bf16(2.0**100, 2.0**-60, 2.0**20)
-    problem = call_of(arguments_of(a, b, default=BF16), unit="wgmma")
+    problem = call_asked_for(a, b, a_format=BF16, b_format=BF16)
     plan = Plan(problem.row, 16, 1, compiled=True, may_compile=False)
     want = chains.matrix_product(problem.operands, problem.c, problem.row, 16)
     assert (product.fast_product(problem.operands, problem.c, plan) == want).all()
 
 
 def test_numpy_alone_takes_eight_threads_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 64)
-    assert [threads.threads_for(1 << 30, compiled=each) for each in (False, True)] == [8, 64]
-    monkeypatch.setattr(threads, "cores", lambda: 2)
-    assert threads.threads_for(1 << 30, compiled=False) == 2
+    monkeypatch.setattr(product, "cores", lambda: 64)
+    assert [product.threads_for(1 << 30, compiled=each) for each in (False, True)] == [8, 64]
+    monkeypatch.setattr(product, "cores", lambda: 2)
+    assert product.threads_for(1 << 30, compiled=False) == 2
 
 
 def test_threads_and_kernels_only_where_they_pay() -> None:
@@ -221,7 +220,7 @@ def test_loops_run_over_what_is_longest(
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(product, "_chained", lambda operands, c, plan: seen.append(c.shape) or c)
     batch, m, n = shape
-    problem = call_of(arguments_of(e4m3((batch, m, 32)), e4m3((batch, n, 32)), default=E4M3), unit="wgmma")
+    problem = call_asked_for(e4m3((batch, m, 32)), e4m3((batch, n, 32)))
     plan = Plan(FP8, 32, 1, compiled=path == "compiled", may_compile=True)
     assert product.fast_product(problem.operands, problem.c, plan).shape == shape
     assert seen == [computed]

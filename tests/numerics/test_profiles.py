@@ -11,12 +11,10 @@ from refsim.errors import RefsimError
 from refsim.evidence import Level
 from refsim.formats import F16
 from refsim.numerics import bounds
-from refsim.numerics.descriptions import where_c_enters
 from refsim.numerics.dot import chains, definition
-from refsim.numerics.methods import AFTER, BYTE_PAIRS, INTEGER, LATE, METHODS
+from refsim.numerics.methods import AFTER, BYTE_PAIRS, INTEGER, LATE, METHODS, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
-from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
-from refsim.numerics.rows import Unit
+from refsim.numerics.rows import Unit, where_c_enters
 
 # chip, unit, type, result -> products a step, fraction bits, rounding, zero exponent
 PARAMETERS = {

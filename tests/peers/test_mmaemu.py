@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.formats import E4M3, F32
 from refsim.numerics import PROFILES, Profile, mma, multiply
-from refsim.numerics.methods import LATE
-from refsim.numerics.roundings import RNE_F32, RZ_F32
+from refsim.numerics.methods import LATE, RNE_F32, RZ_F32
 
 pytestmark = pytest.mark.peers("torch", "mmaemu")
 

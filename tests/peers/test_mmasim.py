@@ -28,9 +28,11 @@ from refsim.numerics.methods import (
     LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
+    RNE_F32,
+    RZ_E8M13,
+    RZ_F32,
     TRUNCATED,
 )
-from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32
 
 pytestmark = pytest.mark.peers("torch", "mmasim")
 

@@ -5,13 +5,13 @@ import pytest
 
 import refsim
 from refsim.formats.rows import F64
-from refsim.silicon.copy_arithmetic import COPY_FORMS, WORDS_OF_A_FORM, CopyForm, code_of
+from refsim.silicon.copy_arithmetic import COPY_FORMS, WORDS_OF_A_FORM, CopyForm
 
 FORM = {form.name: form for form in COPY_FORMS}
 
 
 def left_by(form: CopyForm) -> np.ndarray:
-    with refsim.device.open("sim", "sm_90a").launcher(code_of(form)) as launcher:
+    with refsim.device.open("sim", "sm_90a").launcher(form.code) as launcher:
         return form.run(launcher)
 
 

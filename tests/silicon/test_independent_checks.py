@@ -9,14 +9,14 @@ import pytest
 from refsim import targets
 from refsim.formats import E2M1, E2M3, E3M2, F16, F32, ElementType
 from refsim.numerics import profiles
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.profiles import rows_of
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import sparse_rows
 from refsim.silicon.launch_replay import Replays
-from refsim.silicon.published import published
 from refsim.silicon.second_definition import _AGAINST_C as AGAINST_C
 from refsim.silicon.second_definition import PLAN, DrawnProducts, differing
+from refsim.silicon.tensor_witness import published
 from refsim.silicon.vectors import vectors_folder
 from refsim.silicon.witness import SiliconWitness
 
@@ -67,7 +67,7 @@ def test_a_wrong_entry_is_seen_by_the_check_of_its_instruction(target: str, monk
             patched.setitem(profiles._BY_KEY, key, [wrong(each, type) for each in profiles._BY_KEY[key]])
             if row.unit.startswith("tcgen05"):  # one opcode stands for all types of a kind
                 seen = differing(
-                    row, target, MatrixProduct(type, type, row.d_format, 1, 1, max(row.k), row.unit), sparse=False
+                    row, target, ProductSpec(type, type, row.d_format, 1, 1, max(row.k), row.unit), sparse=False
                 ).any()
             else:
                 seen = Replays().of([opcode], target).differing
@@ -121,7 +121,7 @@ def test_every_published_set_has_a_sample_and_its_licence() -> None:
 def test_a_sample_of_other_results_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = next(published("sm_80", "mma.sync", ("bf16", "bf16", "f32")))
     other = replace(sample, d=sample.d ^ 1)
-    monkeypatch.setattr("refsim.silicon.published._samples", lambda: (other,))
+    monkeypatch.setattr("refsim.silicon.tensor_witness._samples", lambda: (other,))
     witness = Replays().of(["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"], "sm_80")
     (line,) = SiliconWitness(witness.differing).lines()
     assert line == "tensor core: mma.sync.bf16 sm_80, 128 published results of an A100, 128 differ"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refsim.mufu import coefficients
-from refsim.silicon import launch_replay, scalar_replay, special_functions, tensor_witness
+from refsim.silicon import launch_replay, scalar_probe, special_functions, tensor_witness
 from refsim.silicon.launch_replay import Replays, afresh
 from refsim.silicon.vectors import shelf
 from refsim.silicon.witness import Replay, SiliconWitness
@@ -130,8 +130,8 @@ def test_a_command_has_everything_replayed_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_words_compared_one_by_one_and_behind_digests_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scalar_replay, "differing_rows", lambda row: (1000, 2))
-    monkeypatch.setattr(scalar_replay, "differing_chunks", lambda row, chunks: (4000, 3))
+    monkeypatch.setattr(scalar_probe, "differing_rows", lambda row: (1000, 2))
+    monkeypatch.setattr(scalar_probe, "differing_chunks", lambda row, chunks: (4000, 3))
     (found,) = replays_of("fma.rn.f32")
     assert (found.words, found.digested, found.differing) == (5000, 4000, 5)
     monkeypatch.setattr(special_functions, "differing_words", lambda opcode, device: (500, 6000, 4))

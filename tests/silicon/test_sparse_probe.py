@@ -8,9 +8,18 @@ import pytest
 
 from refsim import ptx
 from refsim.reference import assembler
-from refsim.silicon.sparse_probe import SparseInstruction, forms, module
+from refsim.silicon.sparse_probe import (
+    CLASSES,
+    HYPOTHESES,
+    SparseInstruction,
+    classes_of,
+    differing,
+    forms,
+    hypotheses,
+    module,
+    problems,
+)
 from refsim.silicon.sparse_probe import ptx as probe
-from refsim.silicon.sparse_problems import CLASSES, HYPOTHESES, classes_of, differing, hypotheses, problems
 
 pytestmark = pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
 FORMS = forms()

@@ -9,12 +9,12 @@ import pytest
 from refsim import decode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
-from refsim.numerics.multiply import MatrixProduct
+from refsim.numerics.multiply import ProductSpec
 from refsim.reference.operands import special_codes
-from refsim.silicon.tensor_classes import PROBED
 from refsim.silicon.tensor_features import features, negated
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
+    PROBED,
     batch_of,
     c_classes_of,
     cell_c,
@@ -25,14 +25,14 @@ from refsim.silicon.tensor_probe import (
     words,
 )
 
-WGMMA = MatrixProduct(E4M3, E4M3, F32, 64, 64, 32, "wgmma")
+WGMMA = ProductSpec(E4M3, E4M3, F32, 64, 64, 32, "wgmma")
 SHAPES = [
     WGMMA,
-    MatrixProduct(F16, F16, F16, 16, 8, 16, "mma.sync"),
-    MatrixProduct(BF16, BF16, F32, 16, 8, 8, "mma.sync"),
-    MatrixProduct(TF32, TF32, F32, 64, 8, 8, "wgmma"),
-    MatrixProduct(F64, F64, F64, 8, 8, 4, "mma.sync"),
-    MatrixProduct(S8, U8, S32, 16, 8, 32, "mma.sync"),
+    ProductSpec(F16, F16, F16, 16, 8, 16, "mma.sync"),
+    ProductSpec(BF16, BF16, F32, 16, 8, 8, "mma.sync"),
+    ProductSpec(TF32, TF32, F32, 64, 8, 8, "wgmma"),
+    ProductSpec(F64, F64, F64, 8, 8, 4, "mma.sync"),
+    ProductSpec(S8, U8, S32, 16, 8, 32, "mma.sync"),
 ]
 
 

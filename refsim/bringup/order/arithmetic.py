@@ -9,20 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.bringup.bench import Bench, Codes, reach
-from refsim.bringup.discovered import Discovery
-from refsim.bringup.discovery import discover_step
-from refsim.bringup.order.asking import OrderSubject, read_back
-from refsim.bringup.order.revealing import no_order
-from refsim.bringup.order.trees import Node, folded, least, leaves, post_order, said_places
+from refsim.bringup.discovery import Discovery, discover_step
+from refsim.bringup.order.revealing import Node, folded, least, leaves, no_order, post_order, said_places
+from refsim.bringup.order.subjects import OrderSubject, read_back
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, F64, Format
 from refsim.numerics import ieee
 from refsim.numerics import profile as profile_of
-from refsim.numerics.dot.arrays import Fields, fields, truncated_step
-from refsim.numerics.dot.exact import exact_step
-from refsim.numerics.methods import EXACT, TRUNCATED
+from refsim.numerics.dot.chains import Fields, exact_step, fields, truncated_step
+from refsim.numerics.methods import EXACT, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, TRUNCATED, Rounding
 from refsim.numerics.profiles import PROFILES
-from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile
 
 Values = NDArray[Any]

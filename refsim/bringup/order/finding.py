@@ -10,9 +10,21 @@ from numpy.typing import NDArray
 
 from refsim.bringup.bench import Codes, reach
 from refsim.bringup.order.arithmetic import NodeArithmetic, candidates, computed
-from refsim.bringup.order.asking import Asker, OrderSubject
-from refsim.bringup.order.revealing import HIDING, NoOrderError, Revealer, scale_of
-from refsim.bringup.order.trees import MOST_SAID, Node, least, leaves, placed, post_order, said_places, same
+from refsim.bringup.order.revealing import (
+    HIDING,
+    MOST_SAID,
+    Node,
+    NoOrderError,
+    Revealer,
+    least,
+    leaves,
+    placed,
+    post_order,
+    said_places,
+    same,
+    scale_of,
+)
+from refsim.bringup.order.subjects import Asker, OrderSubject
 from refsim.conversions import encode
 from refsim.errors import RefsimError
 from refsim.formats import Format

@@ -10,11 +10,19 @@ from refsim.cli.answers.anatomy import anatomy
 from refsim.cli.values import bits_of, number_of, value_of
 from refsim.errors import counted
 from refsim.formats import F16, F32, F64, ElementType, Integer
-from refsim.numerics.descriptions import arithmetic
-from refsim.numerics.dot.definition import GROUP, DotProduct, FusedStep, dot_product
-from refsim.numerics.dot.terms import FINITE, INFINITE, IS_NAN, Term, rounded
-from refsim.numerics.roundings import TO_NEAREST
-from refsim.numerics.rows import Profile
+from refsim.numerics.dot.definition import (
+    FINITE,
+    GROUP,
+    INFINITE,
+    IS_NAN,
+    DotProduct,
+    FusedStep,
+    Term,
+    dot_product,
+    rounded,
+)
+from refsim.numerics.methods import TO_NEAREST
+from refsim.numerics.rows import Profile, arithmetic
 from refsim.render import Cell, Column, Document, Number, Part, Table, Wording, facts_of, number
 from refsim.render.cells import plain
 

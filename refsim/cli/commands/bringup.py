@@ -89,9 +89,8 @@ def command(session: Session, asked: BringupOptions) -> int:
     """
     forms = _planned_outputs(asked)
     need("testing", "hypothesis")
-    from refsim.bringup.facts import facts_of, source_hash
     from refsim.bringup.report import Report, changes_since, read_report
-    from refsim.bringup.state import State
+    from refsim.bringup.state import State, facts_of, source_hash
     from refsim.bringup.suites import ALWAYS, suites_of
     from refsim.device.cache import digest
 
@@ -209,7 +208,7 @@ def _deliver(report: "Report", forms: list[tuple[str, str | None]], asked: Bring
         for hint in hints:
             console.tell(hint)
     if asked.junit is not None:
-        from refsim.bringup.junit import junit
+        from refsim.bringup.html_report import junit
 
         save(asked.junit, junit(report).encode())
     if all(file is not None for _, file in forms):

@@ -123,7 +123,7 @@ def bits(asked: Filters) -> Document:
       refsim numerics bits -t e4m3 --as md
     """
     from refsim.evidence import Level
-    from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
+    from refsim.numerics.rows import kept_bits, result_bits, where_c_enters
 
     groups: dict[tuple[Cell, ...], list[Profile]] = {}
     for row in _chosen(asked):

@@ -116,7 +116,7 @@ def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifferenc
 
 def facts(found: "Fingerprint") -> dict[str, Any]:
     """Return the facts about a subject for JSON, trees included."""
-    from refsim.bringup.order.trees import nested
+    from refsim.bringup.order.revealing import nested
 
     subject, orders = found.subject, found.orders
 

@@ -9,8 +9,17 @@ from refsim.evidence import Evidence
 from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
-from refsim.layouts.tensor_maps import im2col_map, tensor_map
-from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, SWIZZLE_MODES, Placement, TensorMap
+from refsim.layouts.tma import (
+    DATA_TYPES,
+    INTERLEAVES,
+    L2_PROMOTIONS,
+    OOB_FILLS,
+    SWIZZLE_MODES,
+    Placement,
+    TensorMap,
+    im2col_map,
+    tensor_map,
+)
 from refsim.sources import CUDA_DRIVER, Source
 
 Arguments = Mapping[str, int | Sequence[int]]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,6 +115,30 @@ class Fragment(Card):
         rows.setflags(write=False)
         cols.setflags(write=False)
         return rows, cols
+
+    @property
+    def _shifts(self) -> NDArray[Any]:
+        """Return the lowest bit of each element of a register, in the type of a register."""
+        places = np.arange(self.per_register) * self.slot_bits + self.element_shift
+        return places.astype(f"u{self.register_bits // 8}")
+
+    def packed(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """Return matrices of codes (..., rows, cols) as registers (..., threads, registers).
+
+        mma.m16n8k16.bf16.a: thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper. A place without
+        an element is 0.
+        """
+        rows, cols = self.elements
+        held = np.where(rows >= 0, codes[..., rows, cols], 0).astype(self._shifts.dtype)
+        slots = held.reshape(*held.shape[:-1], self.registers, self.per_register)
+        return np.asarray(np.bitwise_or.reduce(slots << self._shifts, axis=-1))
+
+    def unpacked(self, registers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return matrices (batch, rows, cols) of the registers of all threads: the inverse of `packed`."""
+        slots = registers.reshape(-1, self.threads, self.registers, 1) >> self._shifts
+        found = np.zeros((len(slots), *self.shape), dtype)
+        found[:, *self.elements] = slots.reshape(len(slots), self.threads, self.values)
+        return found
 
     @property
     def copies(self) -> int:

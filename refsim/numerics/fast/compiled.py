@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics.fast import tiles
-from refsim.numerics.fast.domain import int32_products
 from refsim.numerics.fast.operands import FastOperand, GroupedOperand, narrow
-from refsim.numerics.fast.reals import Values
+from refsim.numerics.fast.reals import Values, int32_products
 from refsim.numerics.rows import Profile
 
 WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels

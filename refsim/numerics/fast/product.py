@@ -10,27 +10,32 @@ smallest product, so a float64 matrix product is exact.
 """
 
 import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F32, ElementType, Format, float_named
 from refsim.numerics.dot import chains
-from refsim.numerics.dot.arrays import Codes, added
-from refsim.numerics.dot.chains import Operands
-from refsim.numerics.dot.definition import GROUP
+from refsim.numerics.dot.chains import Codes, Operands, added
 from refsim.numerics.fast import compiled, tiles
 from refsim.numerics.fast.compiled import Packed
-from refsim.numerics.fast.domain import covers
-from refsim.numerics.fast.operands import FastOperand, GroupedOperand, grouped_operand_of, loses_no_bit, operand_of
-from refsim.numerics.fast.reals import REAL_F32, REAL_F64, Values, codes_of, real_of, values_of
-from refsim.numerics.fast.terms import NAN_TERM, ZERO
-from refsim.numerics.fast.threads import on_threads, threads_for
+from refsim.numerics.fast.operands import (
+    NAN_TERM,
+    ZERO,
+    FastOperand,
+    GroupedOperand,
+    grouped_operand_of,
+    loses_no_bit,
+    operand_of,
+)
+from refsim.numerics.fast.reals import REAL_F32, REAL_F64, Values, codes_of, covers, real_of, values_of
 from refsim.numerics.fast.tiles import matmul, round_sums
-from refsim.numerics.methods import EARLY
-from refsim.numerics.roundings import Rounding
+from refsim.numerics.methods import EARLY, GROUP, Rounding
 from refsim.numerics.rows import Profile
 
 OUTPUTS = 1 << 16  # of one tile: a core's own cache holds them
@@ -233,15 +238,7 @@ def _define(codes: Codes, places: NDArray[np.intp], operands: Operands, c: Codes
     some = plan.outputs_at_once(operands.a.shape[-1])
     for start in range(0, len(places), some):
         batch, m, n = places[start : start + some].T
-        each = Operands(
-            operands.a[batch, m][:, None],
-            operands.b[batch, n][:, None],
-            operands.a_format,
-            operands.b_format,
-            None if operands.a_scale is None else operands.a_scale[batch, m][:, None],
-            None if operands.b_scale is None else operands.b_scale[batch, n][:, None],
-            operands.scale_format,
-        )
+        each = operands.parts(lambda codes: codes[batch, m][:, None], lambda codes: codes[batch, n][:, None])  # noqa: B023
         found = chains.matrix_product(each, c[batch, m, n][:, None, None], plan.profile, plan.k)
         codes[batch, m, n] = found[:, 0, 0]
 
@@ -331,3 +328,31 @@ def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, pr
     exponent[c == 0] = profile.zero_exponent
     np.maximum(exponent, top, out=exponent)
     return exponent
+
+
+FROM = 1 << 22  # products of a matrix product from which threads pay
+MOST = 8  # threads with NumPy alone; more would wait for the interpreter's lock, which compiled loops release
+
+_Item = TypeVar("_Item")
+
+
+def threads_for(products: int, *, compiled: bool) -> int:
+    """Return the number of threads for a matrix product of so many products."""
+    if products < FROM:
+        return 1
+    return cores() if compiled else min(cores(), MOST)
+
+
+def on_threads(function: Callable[[_Item], None], items: Sequence[_Item], threads: int) -> None:
+    """Call the function for every item; an exception of a call is raised here."""
+    if threads == 1 or len(items) == 1:
+        for item in items:
+            function(item)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(function, items))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,10 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F16
-from refsim.numerics.fast.domain import LOWEST_PRODUCT, ZERO_OFFSET, int32_products
-from refsim.numerics.fast.operands import FastOperand, loses_no_bit, narrow
-from refsim.numerics.fast.reals import REAL_F64, Real, Values, in_range, real_of, to_nearest_half, toward_zero
-from refsim.numerics.fast.terms import ZERO
+from refsim.numerics.fast.operands import ZERO, FastOperand, loses_no_bit, narrow
+from refsim.numerics.fast.reals import (
+    LOWEST_PRODUCT,
+    REAL_F64,
+    ZERO_OFFSET,
+    Real,
+    Values,
+    in_range,
+    int32_products,
+    real_of,
+    to_nearest_half,
+    toward_zero,
+)
 from refsim.numerics.rows import Profile
 
 IN_FLIGHT = 1 << 16  # products formed at once: a core's own cache holds them

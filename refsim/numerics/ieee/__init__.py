@@ -4,22 +4,22 @@ The dtype of an array is its format: float16 is f16, uint16 holds bf16 patterns,
 Operands broadcast and the result has the operands' dtype. Every function is pure and emits no NumPy warning.
 """
 
+from refsim.numerics.ieee.arithmetic import COMPARISONS as COMPARISONS
+from refsim.numerics.ieee.arithmetic import absolute as absolute
 from refsim.numerics.ieee.arithmetic import add as add
+from refsim.numerics.ieee.arithmetic import compare as compare
 from refsim.numerics.ieee.arithmetic import div as div
+from refsim.numerics.ieee.arithmetic import float_to_float as float_to_float
+from refsim.numerics.ieee.arithmetic import float_to_integer as float_to_integer
+from refsim.numerics.ieee.arithmetic import integer_to_float as integer_to_float
+from refsim.numerics.ieee.arithmetic import maximum as maximum
+from refsim.numerics.ieee.arithmetic import minimum as minimum
 from refsim.numerics.ieee.arithmetic import mul as mul
+from refsim.numerics.ieee.arithmetic import negate as negate
 from refsim.numerics.ieee.arithmetic import rcp as rcp
+from refsim.numerics.ieee.arithmetic import round_to_integral as round_to_integral
 from refsim.numerics.ieee.arithmetic import sqrt as sqrt
 from refsim.numerics.ieee.arithmetic import sub as sub
-from refsim.numerics.ieee.comparing import COMPARISONS as COMPARISONS
-from refsim.numerics.ieee.comparing import absolute as absolute
-from refsim.numerics.ieee.comparing import compare as compare
-from refsim.numerics.ieee.comparing import maximum as maximum
-from refsim.numerics.ieee.comparing import minimum as minimum
-from refsim.numerics.ieee.comparing import negate as negate
-from refsim.numerics.ieee.converting import float_to_float as float_to_float
-from refsim.numerics.ieee.converting import float_to_integer as float_to_integer
-from refsim.numerics.ieee.converting import integer_to_float as integer_to_float
-from refsim.numerics.ieee.converting import round_to_integral as round_to_integral
 from refsim.numerics.ieee.fused import fma as fma
 from refsim.numerics.ieee.patterns import ROUNDING_MODIFIERS as ROUNDING_MODIFIERS
 from refsim.numerics.ieee.patterns import ConversionModifier as ConversionModifier

@@ -8,17 +8,21 @@ from numpy.typing import NDArray
 from refsim.conversions import round_to_odd
 from refsim.conversions.rounding import float32_to_odd
 from refsim.numerics.ieee.arithmetic import check_modifiers, finished
-from refsim.numerics.ieee.exact import Doubles, product, side, stepped, sum_error
 from refsim.numerics.ieee.patterns import (
     DOUBLE,
     NEAREST,
     SINGLE,
     Array,
+    Doubles,
     RoundingModifier,
     check_rounding,
     flushed,
     flushed_result,
     kind_of,
+    product,
+    side,
+    stepped,
+    sum_error,
     widen,
 )
 

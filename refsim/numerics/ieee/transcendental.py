@@ -8,8 +8,7 @@ import numpy as np
 
 from refsim.conversions.rounding import odd_double
 from refsim.errors import RefsimError
-from refsim.numerics.ieee.arithmetic import check_modifiers
-from refsim.numerics.ieee.converting import float_to_float
+from refsim.numerics.ieee.arithmetic import check_modifiers, float_to_float
 from refsim.numerics.ieee.patterns import DOUBLE, NEAREST, Array, flushed, flushed_result, kind_of, widen
 from refsim.numerics.ieee.precise import DOUBLES, precise
 

@@ -16,8 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.layouts.tensor_maps import im2col_map, tensor_map
-from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, MAP_BYTES, OOB_FILLS, SWIZZLE_MODES, TensorMap
+from refsim.layouts.tma import (
+    DATA_TYPES,
+    INTERLEAVES,
+    L2_PROMOTIONS,
+    MAP_BYTES,
+    OOB_FILLS,
+    SWIZZLE_MODES,
+    TensorMap,
+    im2col_map,
+    tensor_map,
+)
 from refsim.sources import PTX
 
 Array = NDArray[Any]

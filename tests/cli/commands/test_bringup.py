@@ -8,10 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from refsim.bringup import conversions, kernels, numerics, suites
-from refsim.bringup.report import DIFFERS, Difference
+from refsim.bringup import conversions, numerics, suites
+from refsim.bringup.report import DIFFERS, Difference, Task, outcome
 from refsim.bringup.suites import Suite
-from refsim.bringup.tasks import Task, outcome
 from refsim.device.cache import cache_directory
 from refsim.testing.verdicts import PASS
 
@@ -243,8 +242,8 @@ def test_kernels_are_campaigns(monkeypatch):
             problem_text="Quantize(...)",
         )
 
-    monkeypatch.setattr(kernels, "run_campaign", campaign)
-    case = kernels.tasks(Broken())[0].run()
+    monkeypatch.setattr(suites, "run_campaign", campaign)
+    case = suites.kernel_tasks(Broken())[0].run()
     assert (case.status, case.words, case.unexplained) == (DIFFERS, 64, True)
     assert case.difference.smallest == ("test case Quantize(...)", "q[3] differs")
 

@@ -16,7 +16,7 @@ import pytest
 from refsim import numerics
 from refsim.evidence import Level
 from refsim.formats import F16, F32
-from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
+from refsim.numerics.rows import kept_bits, result_bits, where_c_enters
 
 ROOT = Path(__file__).parents[3]
 
