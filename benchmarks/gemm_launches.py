@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from refsim import oracles
 from refsim.device.compile import assemble, compile_ptx
-from refsim.device.drivers import encoded_map
+from refsim.device.driver import encoded_map
 from refsim.testing.kernel_files import load_kernel_file
 
 GPU = Path(__file__).resolve().parent.parent / "gpu"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
 from refsim.blame.statements import Candidate
 from refsim.cuda_places import PTXAS_WHEELS
@@ -23,23 +22,6 @@ _BENEATH = (
     "triton/backends/nvidia/bin/ptxas",
 )
 """Paths of ptxas in a folder that the user gives: a folder of programs, a toolkit, or site-packages."""
-
-
-class Build(Protocol):
-    """One way from a PTX text to machine code."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def level(self) -> int | None: ...
-    @property
-    def is_edited(self) -> bool: ...
-    @property
-    def takes_any_text(self) -> bool:
-        """Return whether it can compile a smaller text."""
-
-    def cubin(self, candidate: Candidate, target: str) -> Cubin:
-        """Return the machine code of a candidate; raise RefsimError where it makes none."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +61,24 @@ class GivenCubin:
         sha256 = hashlib.sha256(self.image).hexdigest()
         of = hashlib.sha256(candidate.text.encode()).hexdigest()
         return Cubin(self.image, sha256, of, target, (), "given", str(self.path))
+
+
+@dataclass(frozen=True)
+class OnSimulator:
+    """The edited text as the simulator executes it, without machine code."""
+
+    label: str = "simulator"
+    level: int | None = None
+    is_edited: bool = True
+    takes_any_text: bool = True
+
+    def cubin(self, candidate: Candidate, target: str) -> Cubin:
+        """Raise RefsimError: the simulator has no machine code."""
+        raise RefsimError("needs-a-gpu", "the simulated GPU executes PTX, and not what ptxas makes of it")
+
+
+Build = BuiltBy | GivenCubin | OnSimulator
+"""One way from a PTX text to machine code; `takes_any_text` says whether it can compile a smaller text."""
 
 
 def builds_of(

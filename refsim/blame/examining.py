@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from refsim.blame.builds import Build
+from refsim.blame.builds import Build, OnSimulator
 from refsim.blame.running import RunWords, Silicon, measured, simulated
 from refsim.blame.statements import Candidate, pieces_of
 from refsim.blame.subjects import BlameSubject
@@ -291,20 +291,6 @@ def told(on_progress: Report | None, subject: BlameSubject, phase: str, items: S
         if on_progress is not None:
             on_progress(Examination(subject.name, phase, done, len(items)))
         yield item
-
-
-@dataclass(frozen=True)
-class OnSimulator:
-    """The edited text as the simulator executes it, without machine code."""
-
-    label: str = "simulator"
-    level: int | None = None
-    is_edited: bool = True
-    takes_any_text: bool = True
-
-    def cubin(self, candidate: Candidate, target: str) -> Cubin:
-        """Raise RefsimError: the simulator has no machine code."""
-        raise RefsimError("needs-a-gpu", "the simulated GPU executes PTX, and not what ptxas makes of it")
 
 
 def examined_without_gpu(

@@ -131,7 +131,7 @@ def dequantize_file(
                 region = weights[key].codes if key in weights else given.regions[key]
                 report(key, region.end - region.begin, 0)
         if place != to:
-            _as_arrays(place, to, plan, wide)
+            _as_arrays(place, to, plan)
         return [_outcome(given, plan, key, weights.get(key)) for key in plan]
 
 
@@ -158,7 +158,7 @@ def _require_storable(given: TensorFile, kept: Mapping[str, StoredTensor]) -> No
             raise unreadable("unsupported-dtype", what, str(given.path), rule=rule, help=way)
 
 
-def _as_arrays(place: Path, to: Path, plan: Mapping[str, Planned], wide: Format) -> None:
+def _as_arrays(place: Path, to: Path, plan: Mapping[str, Planned]) -> None:
     """Write the tensors of a finished safetensors file as arrays of NumPy, and remove the file."""
 
     def write(stream: BinaryIO) -> None:

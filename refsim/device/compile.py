@@ -353,7 +353,7 @@ def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> 
     flags = (*_fixed(code.flags), f"--gpu-architecture={row.compute}", *code.flags)
     version = _version(find_nvcc() or "")
     key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version, *code.instances)
-    text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, (), code.instances).encode()).decode()
+    text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, code.instances).encode()).decode()
     return _as_compiled(text, unit, row.name, flags, "nvcc")
 
 
@@ -489,7 +489,6 @@ def run_nvcc(
     unit: Unit,
     source: Path | None,
     flags: tuple[str, ...],
-    include_directories: tuple[str, ...],
     instances: tuple[str, ...] = (),
 ) -> str:
     """Return the PTX of a unit by `nvcc -ptx`; a source is compiled in its own folder, where its headers are found.
@@ -525,7 +524,7 @@ def run_nvcc(
             log = _bare((answer.stderr or answer.stdout).replace(f"{path.parent}/", ""), folders)
             raise refused("compile-error", f"nvcc refused {unit.name}", log, flags)
         text = (Path(directory) / "kernel.ptx").read_text("utf-8")
-    return without_paths(text, (str(path.parent), *folders, *include_directories))
+    return without_paths(text, (str(path.parent), *folders))
 
 
 def without_paths(text: str, include_directories: tuple[str, ...]) -> str:

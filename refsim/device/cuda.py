@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, guard_pattern
-from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
-from refsim.device.drivers import open_bindings, open_libcuda, open_pycuda
+from refsim.device.driver import (
+    SIMULATOR,
+    Driver,
+    DriverError,
+    GpuFacts,
+    no_gpu,
+    open_bindings,
+    open_libcuda,
+    open_pycuda,
+)
 from refsim.device.host_library import host_facts
 from refsim.device.modules import LoadedModule, NoModule, RunnableModule
 from refsim.errors import Kind, RefsimError, unknown

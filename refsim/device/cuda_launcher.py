@@ -25,8 +25,7 @@ from refsim.device.arguments import (
     launch_values,
     no_call,
 )
-from refsim.device.driver import Bytes, Driver, DriverError
-from refsim.device.drivers import encoded_map
+from refsim.device.driver import Bytes, Driver, DriverError, encoded_map
 from refsim.device.modules import LaunchRequest, RunnableModule
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Findings, Struct

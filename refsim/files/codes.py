@@ -236,13 +236,10 @@ def codes_to_store(codes: ArrayLike, format: ElementType) -> Codes:
         array = read_as_array("codes", codes)
     except ValueError as problem:
         raise RefsimError("wrong-type", f"not an array: {problem}") from problem
-    if format in ARRAY_TYPES and array.dtype.newbyteorder("=") == format.array_dtype:
-        array = (
-            np.ascontiguousarray(array).reshape(array.shape).view(format.code_dtype.newbyteorder(array.dtype.byteorder))
-        )
+    is_plain = format in ARRAY_TYPES and array.dtype.newbyteorder("=") == format.array_dtype
     if is_typed(array.dtype) and isinstance(format, Format):
         array = np.asarray(with_format(array, format)[0])
-    elif isinstance(format, Format) and array.dtype.kind == "f" and format_held(array.dtype) == format:
+    elif is_plain or (array.dtype.kind == "f" and format_held(array.dtype) == format):
         array = (
             np.ascontiguousarray(array).reshape(array.shape).view(format.code_dtype.newbyteorder(array.dtype.byteorder))
         )

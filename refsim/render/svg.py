@@ -13,7 +13,7 @@ from refsim.render import cells
 from refsim.render.tabular import record_pairs
 from refsim.render.view import ALERT, EMPTY, Document, Fact, Part, Picture, Record
 
-HUES, SHADES = 8, 4
+PALETTE_HUES, SHADES = 8, 4
 LIGHT, DARK = "light", "dark"
 INK = {LIGHT: "#1c1c1c", DARK: "#f2f2f2"}
 PAPER = {LIGHT: "#ffffff", DARK: "#16181a"}
@@ -28,7 +28,7 @@ def fill(colour: int, mode: str) -> str:
     """Return the color of a cell as hex: hue colour // 4 of the circle, shade colour % 4 from faint to strong."""
     hue, shade = divmod(colour, SHADES)
     start, step, chroma, chroma_step = _RAMPS[mode]
-    return _hex(start + step * shade, chroma + chroma_step * shade, math.radians(250 - hue * 360 / HUES))
+    return _hex(start + step * shade, chroma + chroma_step * shade, math.radians(250 - hue * 360 / PALETTE_HUES))
 
 
 def _hex(lightness: float, chroma: float, hue: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.compare.unordered import in_best_order
+from refsim.compare.differences import in_best_order
 from refsim.errors import RefsimError, nearest
 from refsim.kernels import Bounded, Buffer, Expected, Kernel, Outputs, Unordered
 from refsim.ptx.text.syntax import Module

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.compare.unordered import in_best_order
+from refsim.compare.differences import in_best_order
 from refsim.errors import RefsimError
 from refsim.kernels import Promise
 from refsim.testing import Unordered

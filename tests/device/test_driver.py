@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from refsim import device
-from refsim.device import cuda, drivers
-from refsim.device import drivers as libcuda_module
+from refsim.device import cuda, driver
 from refsim.device.compile import assembler_version
 from refsim.errors import Kind, RefsimError
 
@@ -307,7 +306,7 @@ def test_without_either_package_the_drivers_library_is_called(libcuda, monkeypat
 
 def test_neither_package_nor_driver_is_a_machine_without_a_driver(monkeypatch):
     without(monkeypatch, "pycuda", "cuda.bindings.driver")
-    monkeypatch.setattr(libcuda_module, "LIBRARY", "no-such-library.so")
+    monkeypatch.setattr(driver, "LIBRARY", "no-such-library.so")
     with pytest.raises(RefsimError, match=r"no CUDA driver: no-such-library\.so") as caught:
         cuda.open_device()
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
@@ -342,9 +341,9 @@ def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
             raise ImportError("libcuda.so.1: cannot open shared object file")
         return types.SimpleNamespace(VERSION_TEXT="0") if name == "pycuda" else real(name)
 
-    monkeypatch.setattr(drivers.importlib, "import_module", import_module)
+    monkeypatch.setattr(driver.importlib, "import_module", import_module)
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
-        drivers.open_pycuda(0)
+        driver.open_pycuda(0)
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
@@ -354,7 +353,7 @@ def test_missing_driver_through_cuda_bindings(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", types.SimpleNamespace(cuInit=init))
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
-        drivers.open_bindings(0)
+        driver.open_bindings(0)
     assert caught.value.what == "this machine has no CUDA driver: libcuda.so.1 was not found"
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 

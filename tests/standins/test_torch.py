@@ -7,8 +7,7 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.standins.session import GpuSession
-from refsim.standins.torch.cuda import TorchEvent
-from refsim.standins.torch.pointers import PointedMemory, host_addresses
+from refsim.standins.torch.cuda import PointedMemory, TorchEvent, host_addresses
 from tests.standins.kernels import HEAD
 
 STORE = f"""{HEAD}

@@ -1,15 +1,24 @@
-"""torch.cuda on the simulated GPU: device, streams, events, memory figures. A call that returns has completed."""
+"""torch.cuda on the simulated GPU: device, streams, events, memory figures. A call that returns has completed.
+
+A program that asks for data_ptr() may put the address into a table for a kernel: such tensors get a device address.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.text.declarations import WARP_SIZE
+from refsim.standins.memory import host_bytes
 from refsim.standins.seams import names_in
-from refsim.standins.session import MEMORY_BYTES, current
+from refsim.standins.session import MEMORY_BYTES, GpuSession, current
 
 
 class TorchEvent:
@@ -124,6 +133,10 @@ def _always(value: Any = None) -> Callable[..., Any]:
 
 
 ANSWERS: dict[str, Any] = {
+    **dict.fromkeys(
+        names_in("empty_cache init manual_seed manual_seed_all set_device set_stream synchronize"), _always()
+    ),
+    **dict.fromkeys(names_in("reset_max_memory_allocated reset_peak_memory_stats"), _always()),
     "Event": TorchEvent,
     "Stream": TorchStream,
     "current_device": _always(0),
@@ -132,35 +145,24 @@ ANSWERS: dict[str, Any] = {
     "device": device,
     "device_count": _always(1),
     "device_of": device_of,
-    "empty_cache": _always(),
     "get_device_capability": lambda device=None: current().capability,
     "get_device_name": lambda device=None: current().device_name,
     "get_device_properties": properties,
-    "init": _always(),
     "is_available": _always(True),
     "is_bf16_supported": _always(True),
     "is_current_stream_capturing": _always(False),
     "is_initialized": _always(True),
-    "manual_seed": _always(),
-    "manual_seed_all": _always(),
     "mem_get_info": lambda device=None: current().free_and_total,
-    "reset_max_memory_allocated": _always(),
-    "reset_peak_memory_stats": _always(),
-    "set_device": _always(),
-    "set_stream": _always(),
     "stream": _stream,
-    "synchronize": _always(),
 }
 """Names of torch.cuda. The host draws random numbers, so that a seed is the host's seed."""
 ACCELERATOR: dict[str, Any] = {
+    **dict.fromkeys(names_in("set_device_index set_stream synchronize"), _always()),
     "current_device_index": _always(0),
     "current_device_idx": _always(0),
     "current_stream": _always(_USUAL),
     "device_count": _always(1),
     "is_available": _always(True),
-    "set_device_index": _always(),
-    "set_stream": _always(),
-    "synchronize": _always(),
 }
 """Names of torch.accelerator."""
 WITHOUT_ANSWER = names_in("""
@@ -169,3 +171,73 @@ WITHOUT_ANSWER = names_in("""
     set_rng_state_all
 """)
 """Names of torch.cuda without a true answer here: no GPU allocator or generator serves these tensors."""
+
+
+OF_TORCH = "torch"
+Stretch = tuple[int, NDArray[np.uint8]]
+_BY_COMPILER: ContextVar[bool] = ContextVar("by_compiler", default=False)
+
+
+@contextmanager
+def host_addresses() -> Iterator[None]:
+    """Let tensors report their addresses in host memory inside the block, as a launch needs them."""
+    token = _BY_COMPILER.set(True)
+    try:
+        yield
+    finally:
+        _BY_COMPILER.reset(token)
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """A tensor's memory with its device address, valid as long as the memory lives."""
+
+    alive: Any
+    host: int
+    size: int
+    address: int
+
+
+class PointedMemory:
+    """All memory with a device address, by its host address. Around a launch it is copied to the device and back."""
+
+    def __init__(self, session: GpuSession) -> None:
+        self.session = session
+        self.known: dict[int, Pointed] = {}
+
+    @classmethod
+    def of(cls, session: GpuSession) -> "PointedMemory":
+        """Return the object of a session, made on the first call."""
+        made: PointedMemory = session.own.setdefault("torch.pointers", cls(session))
+        return made
+
+    def address(self, tensor: Any, torch: Any) -> int:
+        """Return the device address of a host tensor's first element; inside `host_addresses`, its host address."""
+        host = int(tensor.data_ptr())
+        storage = tensor.untyped_storage()
+        if _BY_COMPILER.get() or not storage.nbytes():
+            return host
+        self._forget_the_dead()
+        first = int(storage.data_ptr())
+        if first not in self.known:
+            alive = torch.multiprocessing.reductions.StorageWeakRef(storage)
+            place = self.session.memory.allocate(storage.nbytes(), OF_TORCH)
+            self.known[first] = Pointed(alive, first, storage.nbytes(), place)
+        return self.known[first].address + host - first
+
+    def _forget_the_dead(self) -> None:
+        for each in [each for each in self.known.values() if each.alive.expired()]:
+            self.session.memory.free(self.known.pop(each.host).address)
+
+    @contextmanager
+    def lent(self) -> Iterator[tuple[list[Stretch], list[int]]]:
+        """Copy this memory to the device, yield (host memory, device addresses), and copy back what kernels wrote."""
+        self._forget_the_dead()
+        memory, lent = self.session.memory, list(self.known.values())
+        for each in lent:
+            memory.write(each.address, host_bytes(each.host, each.size))
+        try:
+            yield [(each.host, host_bytes(each.host, each.size)) for each in lent], [each.address for each in lent]
+        finally:
+            for each in lent:
+                memory.bring_back(each.address, host_bytes(each.host, each.size))

@@ -11,8 +11,7 @@ import numpy as np
 from refsim.standins.memory import MOST_POISONED, host_bytes, is_of_program, poison_host
 from refsim.standins.seams import names_in
 from refsim.standins.session import current
-from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER
-from refsim.standins.torch.pointers import PointedMemory
+from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER, PointedMemory
 
 CUDA = "cuda"
 MOVED_OR_ROUNDED_ONCE = names_in("""

@@ -24,8 +24,7 @@ from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, SimulatedModule, current
-from refsim.standins.torch.cuda import TorchEvent, TorchStream
-from refsim.standins.torch.pointers import PointedMemory, host_addresses
+from refsim.standins.torch.cuda import PointedMemory, TorchEvent, TorchStream, host_addresses
 from refsim.testing.adapters.triton_kernels import (
     SCALARS,
     TritonDescriptor,

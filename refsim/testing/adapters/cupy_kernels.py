@@ -16,6 +16,7 @@ from refsim.render.cards import FieldsCard
 _DEFAULT_DEVICE = "--device-as-default-execution-space"
 _OURS = ("-std=", "--std=", "-arch", "--gpu-architecture", "--gpu-code", "-lineinfo", "-G")
 """Options that refsim sets itself: the language, the target, line numbers."""
+_WIDEST: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,12 +96,4 @@ def _value(argument: Any) -> Any:
     """Return an argument as CuPy passes it: a Python number in its widest type."""
     if argument is None:
         return np.uint64(0)
-    if isinstance(argument, bool):
-        return np.bool_(argument)
-    if isinstance(argument, int):
-        return np.int64(argument)
-    if isinstance(argument, float):
-        return np.float64(argument)
-    if isinstance(argument, complex):
-        return np.complex128(argument)
-    return argument
+    return next((made(argument) for kind, made in _WIDEST.items() if isinstance(argument, kind)), argument)

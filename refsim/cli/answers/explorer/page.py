@@ -22,7 +22,7 @@ from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
 from refsim.layouts.tiles import K, atom_rows, check_major
 from refsim.render import facts_of
-from refsim.render.svg import DARK, HUES, LIGHT, SHADES, fill
+from refsim.render.svg import DARK, LIGHT, PALETTE_HUES, SHADES, fill
 
 EVIDENCE = "evidence=evidence.what"
 EXACT_BITS = 53  # JavaScript's integers are exact to here; longer codes are written as text
@@ -143,7 +143,7 @@ def tables() -> dict[str, Any]:
     """Return all data of the page: element types, fragments, swizzles, scale layouts, descriptors and colors."""
     return {
         "version": __version__,
-        "palette": {mode: [fill(colour, mode) for colour in range(HUES * SHADES)] for mode in (LIGHT, DARK)},
+        "palette": {mode: [fill(colour, mode) for colour in range(PALETTE_HUES * SHADES)] for mode in (LIGHT, DARK)},
         "elements": element_rows(),
         "fragments": fragment_rows(),
         "memory": memory_rows(),
