@@ -185,6 +185,11 @@ OTHERWISE = "give the file and the -t FORMAT of this layout; without --layout th
 
 
 def _wrong_size(file: Path, rule: str, expected: int, found: int, help: str = OTHERWISE) -> RefsimError:
-    code = "truncated-file" if found < expected else "trailing-bytes"
-    what = f"expected {expected} bytes, found {found}"
-    return RefsimError(code, what, str(file), rule=rule, help=help, kind=Kind.UNREADABLE)
+    return RefsimError(
+        "truncated-file" if found < expected else "trailing-bytes",
+        f"expected {expected} bytes, found {found}",
+        str(file),
+        rule=rule,
+        help=help,
+        kind=Kind.UNREADABLE,
+    )
