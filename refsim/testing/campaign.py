@@ -20,11 +20,13 @@ from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
+from refsim.testing.draws import drawn_from
+from refsim.testing.explained import likely_causes
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
-from refsim.testing.suspects import OutOfTimeError, Witness, suspects_of
+from refsim.testing.suspects import OutOfTimeError, Witness
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
@@ -151,12 +153,11 @@ class _Ledger:
                 verdicts.TIMEOUT, f"the time limit ended the campaign after {counted(self.cases, 'case')}", None
             )
             raise _Stopped
-        spent = time.process_time()
         found = examine(self.kernel, problem, self.device, follow_open=self.open_bits.followed < FOLLOWED)
         finding = found.finding
         differs = finding is not None and finding.status == verdicts.FAIL and finding.mismatch is not None
         if finding is None or differs:
-            self.witnesses.append(Witness(problem, time.process_time() - spent, differs))
+            self.witnesses.append(Witness(problem, found.elements, differs))
         self._count(problem, found)
         self._report()
         if found.seen and not self.failure and (finding is None or finding.status != verdicts.FAIL):
@@ -385,7 +386,7 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     ledger.phase = "suspects"
     ledger._report()
     try:
-        suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
+        suspects = likely_causes(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
     except OutOfTimeError as ended:
         ledger.notes[ended.note(seconds)] = None
         return

@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,20 +25,27 @@ from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.computed import of_computation
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import suspects_of
-from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.unread import unread
+from refsim.testing.suspects.witnesses import Witness
 
 DECLARED = "a mistake that the kernel declares"
+CONCLUSIVE = {Family.ORDER, Family.TRANSPOSED, Family.SWIZZLE, Family.SHIFTED, Family.PACKING, Family.SCALE_RULE}
+"""The families of shapes that may be a cause; other shapes, as a bound of values, may come from many mistakes."""
+CONFIRMED = 3
+"""The test cases on which a shape is looked for; it must be seen on at least two."""
+LEAST_SECONDS = 1.0
+NUMBER = re.compile(r"\d[\d.]*( \d[\d.]*)*")
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
 """The family of a candidate cause by the first word of its name, where the two names differ."""
+OF_SHAPES, OF_CODE, OF_UNREAD = 0.3, 0.6, 0.3
+"""The parts of the time for the shape of one output, for runs with edits and other inputs, and for inputs unread."""
 LEAST_OF_A_FACTOR = 64
 LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")
 """Words of a shape that leave open what many numbers or places are."""
-PART = 0.4
-"""The part of the time for runs with inputs in another order, and the same again for runs with other inputs."""
 Report = Callable[[str, int, int], None]
 
 
@@ -55,11 +63,80 @@ def explain_problem(
     """
     deadline = time.process_time() + seconds
     found = _without_edits(Diet(kernel, device), problem, deadline, on_progress)
-    return found | _of_code(kernel, device, problem, deadline - time.process_time(), found)
+    return found | _of_code(kernel, device, problem, seconds * OF_CODE, found)
 
 
-def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Report | None) -> dict[str, DiffExplanation]:
-    """Return why outputs differ, from declared mistakes, from the outputs and from runs with other inputs."""
+def likely_causes(
+    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
+) -> tuple[Suspicion, ...]:
+    """Return the cause that `refsim verify` reports: at most one, and none if nothing explains all test cases.
+
+    Edits of the code and changed inputs come first. Where they find nothing, the outputs decide, if they tell where
+    elements went or which given number was taken, in the same way on several test cases. Raises OutOfTimeError if the
+    work of `seconds` ended and nothing was found.
+    """
+    try:
+        found, ended = suspects_of(kernel, device, problem, known, seconds=seconds), None
+    except OutOfTimeError as error:
+        found, ended = (), error
+    found = found or (_by_shape(Diet(kernel, device), problem, known) if seconds >= LEAST_SECONDS else ())
+    if ended and not found:
+        raise ended
+    return found
+
+
+def _by_shape(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
+    """Return the shape of the difference of every wrong output that several test cases share."""
+    failing = sorted(
+        (each for each in known if each.failed and each.problem != problem), key=lambda each: each.elements
+    )
+    shapes: list[dict[str, str]] = []
+    try:
+        for each in (problem, *(witness.problem for witness in failing[: CONFIRMED - 1])):
+            shapes.append(_shapes_of(diet, each))
+    except RefsimError:
+        return ()
+    said = shapes[0]
+    places = [{name: NUMBER.sub("#", words) for name, words in each.items()} for each in shapes]
+    if (
+        len(shapes) < CONFIRMED - 1
+        or not said
+        or any(not each or not each.items() <= places[0].items() for each in places)
+    ):
+        return ()
+    return tuple(
+        Suspicion(*words.split(": ", 1), tuple(f"output {name}" for name in said if said[name] == words), len(shapes))
+        for words in dict.fromkeys(said.values())
+    )
+
+
+def _shapes_of(diet: Diet, problem: Any) -> dict[str, str]:
+    """Return the conclusive shape of each wrong output; nothing if an output has none."""
+    found = _without_edits(diet, problem, time.process_time() + LEAST_SECONDS, None, declares=False)
+    said = {}
+    for name, each in found.items():
+        named = [cause for one in each.named for cause in one.causes]
+        if each.outcome is DiffOutcome.EXPLAINED and len(named) == 1 and _is_conclusive(named[0]):
+            said[name] = str(named[0])
+        elif each.outcome is not DiffOutcome.EQUAL:
+            return {}
+    return said
+
+
+def _is_conclusive(cause: Cause) -> bool:
+    """Return whether a shape tells where elements went, or which given number was taken."""
+    says = str(cause)
+    return (
+        cause.family in CONCLUSIVE
+        and not LOOSE.search(says)
+        and (cause.family is not Family.SCALE_RULE or bool(re.search(r"\b(input|output) \w", says)))
+    )
+
+
+def _without_edits(
+    diet: Diet, problem: Any, deadline: float, on_progress: Report | None, declares: bool = True
+) -> dict[str, DiffExplanation]:
+    """Return why outputs differ, from declared mistakes and from the outputs."""
     kernel, device = diet.kernel, diet.device
     got, want, wrong = diet.outputs(problem), diet.expected(problem), diet.wrong(problem)
     formats = kernel.output_formats(problem)
@@ -76,22 +153,20 @@ def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Repor
         if formats[name] and kernel.promise is Promise.BITWISE_EXCEPT_NAN_PAYLOAD:
             one, other = (_of_one_nan(each, format_named(formats[name])) for each in (one, other))
         is_bare = bool(formats[name]) and is_nan_alone(one, format_named(formats[name]))
-        declared = () if is_bare else _declared(kernel, problem, device, name, one, count)
+        declared = () if is_bare or not declares else _declared(kernel, problem, device, name, one, count)
         if declared:
             found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
         elif name in computed:
             found[name] = computed[name]
         else:
-            half = (time.process_time() + deadline) / 2
+            half = time.process_time() + max(0.0, deadline - time.process_time()) * OF_SHAPES
             row = array_type(formats[name] or str(np.asarray(right).dtype))
             known = _scales_of(diet, problem, name)
             found[name] = between_outputs(
                 one, other, row, Limit(Clock(True), half), on_progress, is_right=True, known=known
             )
     leave_out_chance(found)
-    if not any(_is_open(each) for each in found.values()):
-        return found
-    return found | _of_inputs(diet, problem, deadline - time.process_time(), found)
+    return found
 
 
 def _scales_of(diet: Diet, problem: Any, name: str) -> dict[str, Any]:
@@ -103,30 +178,6 @@ def _scales_of(diet: Diet, problem: Any, name: str) -> dict[str, Any]:
             held = np.asarray(array)
             arrays[f"output {each}"] = held.view(np.float32) if held.dtype == np.uint32 else held
     return {each: array for each, array in arrays.items() if array.dtype in (np.float32, np.float16, np.uint8)}
-
-
-def _of_inputs(
-    diet: Diet, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
-) -> dict[str, DiffExplanation]:
-    """Return, for every unexplained output, the input that the kernel reads in another order."""
-    try:
-        program = ptx.load(compiled(diet.kernel.code, diet.device.target).text, diet.device.target)
-        tried = Diet(diet.kernel, ChangedDevice(program, schedules=1))
-    except RefsimError:  # the simulator may lack what hardware runs
-        return {}
-    suspicion = None
-    for search in (rearranged, unread):
-        try:
-            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * PART)
-        except (RefsimError, OutOfTimeError):
-            continue
-    if suspicion is None:
-        return {}
-    return {
-        name: replace(each, outcome=DiffOutcome.EXPLAINED, named=(_named(suspicion, each.differing),))
-        for name, each in found.items()
-        if _is_open(each)
-    }
 
 
 def _is_open(found: DiffExplanation) -> bool:
@@ -172,33 +223,32 @@ def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Code
 def _of_code(
     kernel: Kernel, device: Device, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
 ) -> dict[str, DiffExplanation]:
-    """Return, for every unexplained output, the candidate causes in the code that explain all test cases tried."""
-    if all(each.outcome is not DiffOutcome.UNEXPLAINED for each in found.values()):
+    """Return, for every output without a tight explanation, the cause in the code or in the reading of inputs."""
+    unsaid = [name for name, each in found.items() if _is_open(each)]
+    if not unsaid:
         return {}
+    thorough = any(each.outcome is DiffOutcome.UNEXPLAINED for each in found.values())
     untried = 0
     suspicions: tuple[Suspicion, ...] = ()
     try:
-        suspicions = suspects_of(kernel, device, problem, (), seconds=max(0.0, seconds))
+        suspicions = suspects_of(kernel, device, problem, (), seconds=seconds, thorough=thorough)
     except OutOfTimeError:
         untried = 1
+    if not suspicions and thorough:
+        with suppress(RefsimError, OutOfTimeError):  # the simulator may lack what hardware runs
+            program = ptx.load(compiled(kernel.code, device.target).text, device.target)
+            unheard = unread(
+                Diet(kernel, ChangedDevice(program, schedules=1)), problem, budget=Budget(seconds * OF_UNREAD)
+            )
+            suspicions = (unheard,) if unheard else ()
     said = {}
-    for name, each in found.items():
-        if each.outcome is not DiffOutcome.UNEXPLAINED:
-            continue
-        named = tuple(_named(suspicion, each.differing) for suspicion in suspicions)
-        outcome = DiffOutcome.EXPLAINED if named else each.outcome
-        said[name] = DiffExplanation(
-            outcome,
-            each.differing,
-            each.judged,
-            each.size,
-            named,
-            each.parts,
-            each.excluded,
-            each.unseen,
-            each.pairs,
-            each.untried + untried,
-        )
+    for name in unsaid:
+        each = found[name]
+        if suspicions:
+            named = tuple(_named(suspicion, each.differing) for suspicion in suspicions)
+            said[name] = replace(each, outcome=DiffOutcome.EXPLAINED, named=named)
+        elif each.outcome is DiffOutcome.UNEXPLAINED:
+            said[name] = replace(each, untried=each.untried + untried)
     return said
 
 

@@ -13,10 +13,11 @@ from refsim.device import Device
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import checked_path, read_whole, text_of
 from refsim.kernels import Kernel
+from refsim.testing.explained import likely_causes
 from refsim.testing.kernel_files import bundled_kernel_files, kernel_named, kernel_paths, project_folder
 from refsim.testing.recipes import from_json, to_json
 from refsim.testing.runs import run_problem
-from refsim.testing.suspects import OutOfTimeError, suspects_of
+from refsim.testing.suspects import OutOfTimeError
 from refsim.testing.verdicts import FAIL, Verdict
 
 CASE_VERSION = 1
@@ -125,7 +126,7 @@ def replay_case(
     if any(line.startswith(f"{name}: ") for name in kernel.suspects for line in verdict.mismatch.suspects):
         return verdict
     try:
-        lines = tuple(map(str, suspects_of(kernel, device, problem, (), seconds=suspect_seconds)))
+        lines = tuple(map(str, likely_causes(kernel, device, problem, (), seconds=suspect_seconds)))
     except OutOfTimeError as ended:
         return replace(verdict, notes=(*verdict.notes, ended.note(suspect_seconds)))
     mismatch = replace(verdict.mismatch, suspects=(*verdict.mismatch.suspects, *lines))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import refsim.device
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.testing.suspects import suspects_of
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.sizes import resized, sizes, tail_left_out
 
@@ -56,7 +57,7 @@ def kernel(bound: str, stride: str = "pitch") -> Kernel:
 def named(bound: str, stride: str = "pitch") -> list[str]:
     failing = [Rows(2, 37), Rows(3, 50)]
     diet = Diet(kernel(bound, stride), refsim.device.open("sim:eager", "sm_90a"))
-    return [str(each) for each in tail_left_out(diet, failing, [Rows(2, 64)], seconds=60.0)]
+    return [str(each) for each in tail_left_out(diet, failing, [Rows(2, 64)], budget=Budget(60.0))]
 
 
 def test_a_tail_that_is_never_read_is_told_by_its_sizes() -> None:

@@ -15,12 +15,13 @@ from refsim.testing import Bounded, Promise
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.recipes import Tensor
 from refsim.testing.suspects import Suspicion, Witness, suspects_of
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import betrayed
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.suspicion import UNSAID, Instead
 from refsim.testing.suspects.trials import SuspectRepair, _groups, _instead, _joined, repaired
-from refsim.testing.suspects.witnesses import DRAWN, LONGEST_SECONDS, WANTED, witnesses_of
+from refsim.testing.suspects.witnesses import DRAWN, MOST_ELEMENTS, WANTED, witnesses_of
 
 # ---- witnesses -------------------------------------------------------------------------------------------------------
 
@@ -41,12 +42,12 @@ def off_where(condition, right_halve):
 
 
 def test_known_problems_stand_in_order_and_slow_ones_are_left_out(halve_kernel, fake_device):
-    failed = [Witness(tensor(n), n / 100, failed=True) for n in range(1, WANTED + 3)]
-    passed = [Witness(tensor(100 + n), n / 100, failed=False) for n in range(1, WANTED + 3)]
-    slow = Witness(tensor(99), LONGEST_SECONDS * 1.01, failed=True)
-    again = Witness(tensor(0), 0.5, failed=True)
+    failed = [Witness(tensor(n), n, failed=True) for n in range(1, WANTED + 3)]
+    passed = [Witness(tensor(100 + n), n, failed=False) for n in range(1, WANTED + 3)]
+    slow = Witness(tensor(99), MOST_ELEMENTS + 1, failed=True)
+    again = Witness(tensor(0), 50, failed=True)
     device = fake_device()
-    found = witnesses_of(halve_kernel, device, tensor(0), [slow, again, *passed[::-1], *failed], seconds=9.0)
+    found = witnesses_of(halve_kernel, device, tensor(0), [slow, again, *passed[::-1], *failed], budget=Budget(9.0))
     assert found[0].problem == tensor(0)
     assert [each.problem for each in found[1:]] == [
         *(each.problem for each in failed[: -WANTED - 1 : -1]),
@@ -58,7 +59,7 @@ def test_known_problems_stand_in_order_and_slow_ones_are_left_out(halve_kernel, 
 def test_witnesses_are_found_until_there_are_enough_of_both_kinds(halve_kernel, fake_device, right_halve):
     device = fake_device(off_where(lambda n: n % 2, right_halve))
     kernel = replace(halve_kernel, corpus=(tensor(2), tensor(3)))
-    found = witnesses_of(kernel, device, tensor(3), [Witness(tensor(2), 0.0, failed=False)], seconds=60.0)
+    found = witnesses_of(kernel, device, tensor(3), [Witness(tensor(2), 0, failed=False)], budget=Budget(60.0))
     problems = [each.problem for each in found]
     assert [each.failed for each in found] == [each.n % 2 == 1 for each in problems]
     assert sum(each.failed for each in found) == WANTED + 1
@@ -70,7 +71,9 @@ def test_witnesses_are_found_until_there_are_enough_of_both_kinds(halve_kernel, 
 
 def test_no_witness_is_drawn_when_the_time_is_over(halve_kernel, fake_device):
     device = fake_device()
-    assert [each.problem for each in witnesses_of(halve_kernel, device, tensor(3), (), seconds=-1.0)] == [tensor(3)]
+    assert [each.problem for each in witnesses_of(halve_kernel, device, tensor(3), (), budget=Budget(-1.0))] == [
+        tensor(3)
+    ]
     assert device.launches == 0
 
 
@@ -81,7 +84,7 @@ def test_a_fault_is_no_witness(halve_kernel, fake_device, right_halve):
             raise RefsimError("out-of-bounds", "lane 3 reads beyond x", kind=Kind.FAULT)
 
     kernel = replace(halve_kernel, corpus=tuple(map(tensor, (2, 9, 4))), problem=st.just(tensor(7)))
-    found = witnesses_of(kernel, fake_device(faults), tensor(3), (), seconds=60.0)
+    found = witnesses_of(kernel, fake_device(faults), tensor(3), (), budget=Budget(60.0))
     assert [(each.problem.n, each.failed) for each in found[1:]] in ([(2, False), (4, False)], [(4, False), (2, False)])
 
 
@@ -261,7 +264,7 @@ PROBLEMS = (Size(128), Size(1), Size(77))
 
 
 def test_an_entry_that_run_calls_by_its_name_in_cuda_is_mended() -> None:
-    (found,) = repaired(SCALE, "sm_90a", PROBLEMS, seconds=60.0)
+    (found,) = repaired(SCALE, "sm_90a", PROBLEMS, budget=Budget(60.0))
     assert (found.suspect, found.places, found.problems, found.is_mended) == (
         "contraction",
         (f"PTX line {1 + PTX[: PTX.index('fma.')].count(chr(10))}",),
@@ -282,7 +285,7 @@ def test_of_lines_that_are_edited_together_the_exact_ones_are_not_named(guilty: 
             y = y * np.float32(2) if "mul" in step else y + np.float32(1.2)
         return {"y": y}
 
-    (found,) = repaired(replace(SCALE, ptx=text, oracle=oracle), "sm_90a", PROBLEMS, seconds=60.0)
+    (found,) = repaired(replace(SCALE, ptx=text, oracle=oracle), "sm_90a", PROBLEMS, budget=Budget(60.0))
     assert found.instead == Instead("add.rz.f32", "add.rn.f32")
     assert found.places == (f"PTX line {1 + text[: text.index('add.rz')].count(chr(10))}",)
 
@@ -292,7 +295,7 @@ def test_what_the_simulator_does_not_show_is_not_mended() -> None:
         SCALE,
         ptx=PTX.replace("fma.rn.f32 %f2, %f1, 0f3DCCCCCD, ", "mul.f32 %f3, %f1, 0f3DCCCCCD;\n  add.f32 %f2, %f3, "),
     )
-    assert repaired(right, "sm_90a", PROBLEMS, seconds=60.0) == ()
+    assert repaired(right, "sm_90a", PROBLEMS, budget=Budget(60.0)) == ()
 
 
 def test_an_edit_must_mend_every_problem() -> None:
@@ -301,8 +304,8 @@ def test_an_edit_must_mend_every_problem() -> None:
     def oracle(problem: Size) -> Outputs:
         return {"y": rounded_twice(problem)["y"] + np.float32(problem.n == 77)}
 
-    assert repaired(replace(SCALE, oracle=oracle), "sm_90a", PROBLEMS, seconds=60.0) == ()
-    assert len(repaired(replace(SCALE, oracle=oracle), "sm_90a", PROBLEMS[:2], seconds=60.0)) == 1
+    assert repaired(replace(SCALE, oracle=oracle), "sm_90a", PROBLEMS, budget=Budget(60.0)) == ()
+    assert len(repaired(replace(SCALE, oracle=oracle), "sm_90a", PROBLEMS[:2], budget=Budget(60.0))) == 1
 
 
 def test_a_source_is_edited_among_its_headers(tmp_path) -> None:
@@ -322,7 +325,7 @@ extern "C" __global__ void scale(const float* x, float* y, unsigned n) {
             return scale(launcher, problem)
 
     kernel = replace(SCALE, ptx=None, file=tmp_path / "wrong.cu", oracle=oracle)
-    (found,) = repaired(kernel, "sm_90a", PROBLEMS, seconds=60.0)
+    (found,) = repaired(kernel, "sm_90a", PROBLEMS, budget=Budget(60.0))
     assert (found.suspect, found.places) == ("scale rule", ("wrong.cu:3",))
 
 

@@ -13,6 +13,7 @@ from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.testing.campaign import run_campaign
 from refsim.testing.runs import examine
 from refsim.testing.suspects import OutOfTimeError, suspects_of
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.trials import repaired
 
 TARGET = "sm_90a"
@@ -72,7 +73,7 @@ def named(tmp_path: Path, right: str, wrong: str) -> list[str]:
     """The suspects of `wrong`, held to what `right` writes."""
     kernel, device = held_to(tmp_path, right, wrong)
     failing_first = sorted(PROBLEMS, key=lambda problem: examine(kernel, problem, device).finding is None)
-    return [str(found) for found in repaired(kernel, TARGET, failing_first, seconds=60.0)]
+    return [str(found) for found in repaired(kernel, TARGET, failing_first, budget=Budget(60.0))]
 
 
 SUM = "  float s = t < n ? fminf(a[t], 1e4f) : 0.0f;\n%s\n  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
@@ -288,7 +289,7 @@ def test_no_problem_is_run_when_the_time_is_over(tmp_path: Path) -> None:
         return run(launcher, case)
 
     with pytest.raises(OutOfTimeError):
-        repaired(replace(kernel, run=counted), TARGET, PROBLEMS, seconds=0.0)
+        repaired(replace(kernel, run=counted), TARGET, PROBLEMS, budget=Budget(0.0))
     assert set(asked) == {PROBLEMS[0]}
 
 
@@ -311,7 +312,7 @@ def test_every_entry_that_some_problem_launches_is_mended(tmp_path: Path) -> Non
         return run(launcher, case, "k" if case.n % 2 else "other")
 
     kernel, _ = held_to(tmp_path, right + second + right, wrong + second + wrong)
-    found = repaired(replace(kernel, run=either), TARGET, PROBLEMS, seconds=60.0)
+    found = repaired(replace(kernel, run=either), TARGET, PROBLEMS, budget=Budget(60.0))
     assert [each.suspect for each in found] == ["contraction"]
 
 
@@ -320,5 +321,5 @@ def test_an_edit_that_mends_the_failure_alone_is_not_named(tmp_path: Path) -> No
     """One product too many is rounded to zero, which happens to be right for one problem."""
     right, wrong = EACH % "__fadd_rn(x, n == 33 ? 0.1f : 0.2f)", EACH % "__fadd_rz(x, 0.1f)"
     kernel, _ = held_to(tmp_path, right, wrong)
-    assert [each.suspect for each in repaired(kernel, TARGET, [PROBLEMS[0]], seconds=60.0)] == ["rounding mode"]
-    assert repaired(kernel, TARGET, PROBLEMS, seconds=60.0) == ()
+    assert [each.suspect for each in repaired(kernel, TARGET, [PROBLEMS[0]], budget=Budget(60.0))] == ["rounding mode"]
+    assert repaired(kernel, TARGET, PROBLEMS, budget=Budget(60.0)) == ()

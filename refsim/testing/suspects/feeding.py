@@ -1,6 +1,5 @@
 """Runs of a kernel on changed inputs of a test case, which show how the kernel reads its inputs."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from refsim.compare.code_line import code_line, codes_of, distances
 from refsim.device import Device
 from refsim.kernels import Bounded, Buffer, Expected, Kernel, Launcher, Outputs
 from refsim.testing.outputs import checked, settled
-from refsim.testing.suspects.suspicion import OutOfTimeError
+from refsim.testing.suspects.budget import Budget, spent_by
 from refsim.testing.user_code import called
 
 Array = NDArray[Any]
@@ -53,7 +52,7 @@ class Diet:
 
     kernel: Kernel
     device: Device
-    deadline: float = float("inf")
+    budget: Budget = field(default_factory=lambda: Budget(float("inf")))
     known: dict[str, _Plain] = field(default_factory=dict)
 
     def uploads(self, problem: Any) -> dict[str, Array]:
@@ -70,12 +69,14 @@ class Diet:
         return settled(self.kernel, plain.outputs, plain.expected)[0]
 
     def fed(self, problem: Any, change: Change) -> Outputs:
-        """Return the outputs for changed inputs; raise RefsimError for a fault, OutOfTimeError after the deadline."""
-        if time.process_time() > self.deadline:
-            raise OutOfTimeError(0)
+        """Return the outputs for changed inputs; raise RefsimError for a fault, OutOfTimeError after the budget."""
+        self.budget.check()
         kernel = self.kernel
         with self.device.launcher(kernel.code) as launcher:
-            got = called(kernel, "run", kernel.run, Feeding(launcher, change), problem, problem=problem)
+            try:
+                got = called(kernel, "run", kernel.run, Feeding(launcher, change), problem, problem=problem)
+            finally:
+                self.budget.spend(spent_by(launcher))
             return checked(kernel, "run", got, kernel.output_formats(problem))
 
     def wrong(self, problem: Any, outputs: Outputs | None = None) -> Marks:

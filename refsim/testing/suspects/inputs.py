@@ -1,6 +1,5 @@
 """Candidate causes in reading inputs: the kernel agrees once it gets the input that it takes for the right one."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -9,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, Specials
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
@@ -35,13 +34,13 @@ class InputRemedy:
     change: Callable[[Array, Sequence[Shape]], Fed | None]
 
 
-def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, seconds: float) -> tuple[Suspicion, ...]:
+def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, budget: Budget) -> tuple[Suspicion, ...]:
     """Return the misread line of an input that explains why lines of an output are `moved` by one; else `moved` itself.
 
     A row of an output need not come from a row of an input. If an input could not be tested, the axis is left open.
     """
     try:
-        if found := misread(diet, problems, seconds=seconds, remedies=_shifts()):
+        if found := misread(diet, problems, budget=budget, remedies=_shifts()):
             return found
         uploads = diet.uploads(problems[0])
     except OutOfTimeError:
@@ -52,18 +51,17 @@ def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, secon
 
 
 def misread(
-    diet: Diet, problems: Sequence[Any], *, seconds: float, remedies: Sequence[InputRemedy] = ()
+    diet: Diet, problems: Sequence[Any], *, budget: Budget, remedies: Sequence[InputRemedy] = ()
 ) -> tuple[Suspicion, ...]:
     """Return the one mistake in reading one input, or several inputs of one width, that explains every test case.
 
     Returns nothing if two kinds of mistakes fit. `remedies` defaults to all of them. Outputs that depend on an element
     without a stand-in are ignored, but some output must change and become right.
     """
-    deadline = time.process_time() + seconds
     found: dict[str, Suspicion] = {}
     for names in _groups(diet.uploads(problems[0])):
         for remedy in remedies or all_remedies():
-            if time.process_time() > deadline:
+            if budget.left <= 0:
                 if not found:
                     raise OutOfTimeError(0)
                 return tuple(found.values()) if len(found) == 1 else ()
@@ -126,15 +124,7 @@ def _run(diet: Diet, problem: Any, stand_ins: dict[str, Fed]) -> tuple[dict[str,
 @cache
 def all_remedies() -> tuple[InputRemedy, ...]:
     """Return every mistake in reading that refsim searches for."""
-    return (
-        *_recodings(),
-        InputRemedy("transposed", "it is read as its transpose", _transposed),
-        *_shifts(),
-        *(
-            InputRemedy("swizzle not undone", "it is swizzled on one side alone", partial(_swizzled, *pattern))
-            for pattern in CHUNK_PATTERNS
-        ),
-    )
+    return (*_recodings(), *_shifts())
 
 
 @cache
@@ -207,14 +197,6 @@ def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
     )
 
 
-def _transposed(array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    """Return the transposed matrix."""
-    matrix = _matrix(array, shapes)
-    if matrix is None:
-        return None
-    return np.ascontiguousarray(matrix.T).reshape(array.shape), np.zeros(array.shape, bool)
-
-
 def _shifted(axis: int, step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
     """Return the matrix with each line moved to where the kernel reads it; the lines at both edges have no stand-in."""
     matrix = _matrix(array, shapes)
@@ -229,10 +211,3 @@ def _shifted(axis: int, step: int, array: Array, shapes: Sequence[Shape]) -> Fed
 def _shifted_row(step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
     """Return the shifted array for one dimension that is not a matrix."""
     return _shifted(1, step, array, [(1, array.size)]) if array.ndim == 1 and _matrix(array, shapes) is None else None
-
-
-def _swizzled(bytes_: int, count: int, shift: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    """Return the matrix with chunk c of row r exchanged with chunk c ^ (r >> shift) % count."""
-    matrix = _matrix(array, shapes)
-    moved = None if matrix is None else chunks_moved(matrix, bytes_, count, shift)
-    return None if moved is None else (moved.reshape(array.shape), np.zeros(array.shape, bool))

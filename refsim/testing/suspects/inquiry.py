@@ -1,8 +1,9 @@
 """The search after a failed campaign for the mistake that explains everything: in the outputs, then in the code."""
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 
@@ -15,68 +16,143 @@ from refsim.errors import RefsimError
 from refsim.formats import Format, format_named
 from refsim.kernels import Bounded, Kernel
 from refsim.testing.changed_device import ChangedDevice
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inputs import misread, read_one_off
+from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.sizes import tail_left_out
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
-from refsim.testing.suspects.trials import repaired
+from refsim.testing.suspects.trials import REPAIRS, SIGNATURES, repaired
 from refsim.testing.suspects.unheard import subnormals_unheard
-from refsim.testing.suspects.witnesses import Witness, quickest_first, witnesses_of
+from refsim.testing.suspects.witnesses import Witness, smallest_first, witnesses_of
 
 LEAST = 3  # test cases needed to name a cause
 Pair = tuple[Codes, Codes, Format | None]
 
 
+class TooFewError(Exception):
+    """There are too few test cases to check a cause on."""
+
+
 def suspects_of(
-    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
+    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float, thorough: bool = True
 ) -> tuple[Suspicion, ...]:
     """Return the mistake that explains why the bits of `problem` differ, checked on other test cases; at most one.
 
     The kernel's PTX is edited and run on the simulated GPU, whatever `device` is; a kernel without code is judged by
-    its outputs alone. Empty if nothing explains all. Raises OutOfTimeError if the time ended before all mistakes were
-    tried.
+    its outputs alone. Empty if nothing explains all. `seconds` counts work, so that slow machines find the same.
+    `thorough`: all searches; else what few runs show. Raises OutOfTimeError if the work ended before all were tried.
     """
-    started = time.process_time()
-    deadline, is_late = started + seconds, False
-    found: tuple[Suspicion, ...] = ()
-    try:
-        witnesses = witnesses_of(kernel, device, problem, known, seconds=seconds / 4)
-        problems = [each.problem for each in witnesses]
-        if len(problems) < LEAST and time.process_time() - started > seconds / 4:
-            raise OutOfTimeError(0)
-        if len(problems) < LEAST:
+    budget, is_late, tried = Budget(seconds), False, 0
+    inquiry = _Inquiry(kernel, device, problem, known, budget)
+    searches = [inquiry.by_signature, inquiry.by_inputs]
+    searches += [inquiry.by_outputs, inquiry.by_tail, inquiry.by_edits] if thorough else []
+    for search in searches:
+        try:
+            budget.check()
+            if found := search():
+                return found
+        except OutOfTimeError as ended:
+            is_late, tried = True, ended.tried
+        except RefsimError:  # the simulator may lack what hardware runs, or there is no code
+            continue
+        except TooFewError:
             return ()
-        found = betrayed(Diet(kernel, device, deadline), problems)
+    if is_late:
+        raise OutOfTimeError(tried)
+    return ()
+
+
+@dataclass
+class _Problems(Sequence[Any]):
+    """The failing test case, then others that are gathered when they are asked for."""
+
+    first: Any
+    inquiry: "_Inquiry"
+    smallest: bool = False
+
+    @cached_property
+    def _all(self) -> list[Any]:
+        found = self.inquiry.witnesses
+        others = smallest_first(found) if self.smallest else [each.problem for each in found]
+        return [self.first, *(each for each in others if each is not self.first)]
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        return self.first if at == 0 else self._all[at]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.first
+        yield from self._all[1:]
+
+
+@dataclass
+class _Inquiry:
+    """The searches for the mistake of a failing kernel, all within one budget."""
+
+    kernel: Kernel
+    device: Device
+    problem: Any
+    known: Sequence[Witness]
+    budget: Budget
+
+    @cached_property
+    def witnesses(self) -> list[Witness]:
+        """Return the test cases that a cause must explain, gathered at their first use."""
+        budget = Budget(self.budget.limit * 0.25)
+        found = witnesses_of(self.kernel, self.device, self.problem, self.known, budget=budget)
+        if len(found) < LEAST:
+            raise TooFewError if budget.left else OutOfTimeError(0)
+        return found
+
+    @cached_property
+    def simulated(self) -> Diet:
+        """Return the kernel for runs on changed inputs; on a real GPU these may fault."""
+        program = ptx.load(compiled(self.kernel.code, self.device.target).text, self.device.target)
+        return Diet(self.kernel, ChangedDevice(program, schedules=1), self.budget)
+
+    def by_signature(self) -> tuple[Suspicion, ...]:
+        """Try the edits of few, telling instructions."""
+        problems, budget = _Problems(self.problem, self), self.budget.part(0.5)
+        return repaired(self.kernel, self.device.target, problems, budget=budget, repairs=SIGNATURES)
+
+    def by_inputs(self) -> tuple[Suspicion, ...]:
+        """Try inputs in another order."""
+        problems = _Problems(self.problem, self, smallest=True)
+        found = rearranged(self.simulated, problems, budget=self.budget.part(0.6))
+        return (found,) if found else ()
+
+    def by_outputs(self) -> tuple[Suspicion, ...]:
+        """Look for a misreading in the outputs of all test cases, then in the inputs."""
+        problems, smallest = [each.problem for each in self.witnesses], smallest_first(self.witnesses)
+        found = betrayed(Diet(self.kernel, self.device, self.budget), problems)
         if found and not found[0].suspect.startswith("off"):
             return found
-        # Do not run a kernel on changed inputs on a real GPU: it may fault.
-        program = ptx.load(compiled(kernel.code, device.target).text, device.target)
-        diet, quick = Diet(kernel, ChangedDevice(program, schedules=1), deadline), quickest_first(witnesses)
         if found:
-            return read_one_off(diet, quick, found[0], seconds=_part(deadline, 0.4))
-        failing, agreeing = ([each.problem for each in witnesses if each.failed == kind] for kind in (True, False))
-        inquiries: tuple[Callable[[], tuple[Suspicion, ...]], ...] = (
-            lambda: subnormals_unheard(diet, quick),
-            lambda: misread(diet, quick, seconds=_part(deadline, 0.4)),
-            lambda: tail_left_out(diet, failing, agreeing, seconds=_part(deadline, 0.4)),
-        )
-        for inquiry in inquiries:
             try:
-                if found := inquiry():
-                    return found
-            except OutOfTimeError:
-                is_late = True
-        found = repaired(kernel, device.target, problems, seconds=_part(deadline, 1.0))
-    except RefsimError:  # the simulator may lack what hardware runs; a fault explains no difference
-        return found
-    if is_late and not found:
-        raise OutOfTimeError(0)
-    return found
+                return read_one_off(self.simulated, smallest, found[0], budget=self.budget.part(0.4))
+            except RefsimError:  # the simulator lacks what hardware runs, or there is no code
+                return found
+        found = subnormals_unheard(self.simulated, smallest)
+        return found or misread(self.simulated, smallest, budget=self.budget.part(0.4))
 
+    def by_tail(self) -> tuple[Suspicion, ...]:
+        """Look for a size at whose multiples the kernel agrees."""
+        failing, agreeing = ([each.problem for each in self.witnesses if each.failed == kind] for kind in (True, False))
+        return tail_left_out(self.simulated, failing, agreeing, budget=self.budget.part(0.4))
 
-def _part(deadline: float, part: float) -> float:
-    """Return a part of the remaining time in seconds."""
-    return max(0.0, deadline - time.process_time()) * part
+    def by_edits(self) -> tuple[Suspicion, ...]:
+        """Try every other edit of the code."""
+        problems = _Problems(self.problem, self)
+        return repaired(self.kernel, self.device.target, problems, budget=self.budget, repairs=REPAIRS)
 
 
 def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:

@@ -91,6 +91,11 @@ class PtxListing:
         return tuple(line for line in self._statements() if line.at in places)
 
     @cached_property
+    def has_descriptors(self) -> bool:
+        """Return whether some product reads shared memory by a `wgmma` descriptor."""
+        return any(line.opcode.startswith("wgmma.mma_async") for line in self.lines)
+
+    @cached_property
     def _places(self) -> Mapping[int, str]:
         """Return the CUDA line of each PTX line: the outermost one, which belongs to the kernel, not to a header."""
         found = {}

@@ -1,8 +1,9 @@
-"""Inputs that the kernel reads in another order: it agrees once its input is rearranged in the same way."""
+"""Inputs that the kernel reads in another order: it agrees once its inputs are rearranged in the same way."""
 
-import time
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.errors import RefsimError
-from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
-from refsim.testing.suspects.feeding import Array, Diet, differing
-from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.kernels import Outputs
+from refsim.testing.suspects.budget import Budget
+from refsim.testing.suspects.feeding import Array, Diet
+from refsim.testing.suspects.scale_tiles import Listed, tiles
+from refsim.testing.suspects.suspicion import Suspicion
 
 LEAST, LEAST_DISTINCT = 32, 8
 """Elements that become right, and different codes among them."""
@@ -21,79 +24,271 @@ FEWER_BY = 4
 LANES, DEPTH, RUN = 3, 4, 16
 """Bits of the rows of a fragment's 8 lanes and of its 16-byte rows: what exchanged registers of `mma` confuse."""
 AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+PARTS = 4
+"""Candidates that one run tries together, each in its own part of the input."""
+SEEN_IN_PART = 0.02
+"""The part of the wrong elements that becomes right if one of the candidates tried together is right."""
+CONFIRMED = 3
+"""Test cases on which a rearrangement is tried."""
+LEAST_OF_PARTS = 64
+"""Elements of an input below which each candidate is tried alone."""
+GROUPS = (128, 32, 16, 64)
+"""Elements of a group that shares a scale, likely ones first."""
 Order = Callable[[Array], Array | None]
-Rearrangement = tuple[str, str, Order]
-"""The name of a candidate cause, its words, and the order in which the kernel takes an input, as a matrix."""
+PARTIAL = ("elements of another place", "rows exchanged")
+"""Candidates of which the kernel may take one element for several."""
 
 
-def rearranged(diet: Diet, problem: Any, *, seconds: float) -> Suspicion | None:
-    """Return how the kernel misreads one input, if it agrees on all outputs of `problem` for that input rearranged.
+@dataclass(frozen=True)
+class Rearrangement:
+    """A candidate cause: `orders` are the orders in which the kernel may take an input.
 
-    Raises OutOfTimeError if the time ended first. `diet.device` must be one that a changed input cannot harm.
+    `is_partial`: each wrong element need become right in one of the runs only, because the kernel takes one element
+    for several. `turned` moves the outputs' columns of a kernel that also writes in this order.
     """
-    deadline = time.process_time() + seconds
-    wrong, given = diet.wrong(problem), diet.outputs(problem)
-    extents = {extent for each in given.values() for extent in np.shape(each)}
-    for name, (suspect, says, order) in _candidates(diet.uploads(problem), extents):
-        if time.process_time() > deadline:
-            raise OutOfTimeError(0)
-        try:
-            made = diet.fed(problem, partial(_instead, name, order))
-            if any(marks.any() for marks in diet.wrong(problem, made).values()):
-                continue
-        except (RefsimError, ValueError, KeyError):  # a fault on changed inputs
+
+    suspect: str
+    says: str
+    orders: tuple[Order, ...]
+    is_partial: bool = False
+    turned: tuple[int, ...] = ()
+
+
+Candidate = tuple[tuple[str, ...], tuple[Rearrangement, ...]]
+"""Inputs that are misread in the same way, and how each is."""
+
+
+def rearranged(diet: Diet, problems: Sequence[Any], *, budget: Budget) -> Suspicion | None:
+    """Return how the kernel misreads inputs, if it agrees on all outputs for these inputs rearranged.
+
+    The first of `problems` decides, and others that fail must agree, where the same rearrangement changes them. Raises
+    OutOfTimeError if the budget ended first. `diet.device` must be one that a changed input cannot harm.
+    """
+    first, later = problems[0], []
+    for batch in _batches(diet.uploads(first), _extents(diet, first)):
+        budget.check()
+        if len(batch) > 1 and not _is_seen(diet, first, batch):
+            later += batch
             continue
-        changed = differing(made, given)
-        mended = [np.asarray(made[each])[changed[each] & wrong[each]] for each in made]
-        if sum(map(len, mended)) >= LEAST and sum(len(np.unique(each)) for each in mended) >= LEAST_DISTINCT:
-            return Suspicion(suspect, says, (f"input {name}",), 1, is_mended=True)
+        for each in batch:
+            budget.check()
+            if found := _found(diet, problems, each):
+                return found
+    for each in later:
+        budget.check()
+        if found := _found(diet, problems, each):
+            return found
     return None
 
 
-def _instead(name: str, order: Order, at: str, array: Array) -> Array:
-    made = order(array) if at == name else None
-    return array if made is None else np.ascontiguousarray(made).reshape(array.shape)
+def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspicion | None:
+    """Return the candidate as the cause if it mends the test cases, for one of its inputs alone if that is enough."""
+    if not _mends(diet, problems[0], candidate):
+        return None
+    alone = [((name,), (way,)) for name, way in zip(*candidate, strict=True)] if len(candidate[0]) > 1 else []
+    names, ways = next((each for each in alone if _mends(diet, problems[0], each)), candidate)
+    count = _confirmed(diet, problems, (names, ways))
+    places = tuple(f"input {name}" for name in names)
+    return Suspicion(ways[0].suspect, ways[0].says, places, count, is_mended=True) if count else None
 
 
-def _candidates(uploads: dict[str, Array], extents: set[int]) -> Iterator[tuple[str, Rearrangement]]:
-    """Yield the orders of each input that change it, likely ones of all inputs first."""
+def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int:
+    """Return how many test cases a rearrangement mends, at most 3; 0 if one stays wrong that it changes."""
+    names, (way, *_) = candidate
+    count = 1
+    for problem in problems[1:]:
+        uploads = diet.uploads(problem)
+        if count == CONFIRMED or not any(marks.any() for marks in diet.wrong(problem).values()):
+            break
+        if not set(names) <= set(uploads):
+            continue
+        extents, few = _extents(diet, problem), _few(uploads)
+        same = [
+            next((each for each in _ways(uploads[name], uploads, extents, few[name]) if each.says == way.says), None)
+            for name in names
+        ]
+        found = tuple(each for each in same if each is not None)
+        if len(found) == len(names) and _change(names, found, uploads) is not None:
+            if not _mends(diet, problem, (names, found), least=1):
+                return 0
+            count += 1
+    return count
+
+
+def _extents(diet: Diet, problem: Any) -> set[int]:
+    return {extent for each in diet.outputs(problem).values() for extent in np.shape(each)}
+
+
+def _fed(diet: Diet, problem: Any, arrays: Mapping[str, Array | None]) -> Outputs | None:
+    """Return the outputs for changed inputs; None for a fault, or for a change that does not apply."""
+    if any(each is None for each in arrays.values()):
+        return None
+
+    def changed(name: str, array: Array) -> Array:
+        made = arrays.get(name)
+        return array if made is None else np.ascontiguousarray(made).reshape(array.shape)
+
+    try:
+        return diet.fed(problem, changed)
+    except (RefsimError, ValueError, KeyError):  # a fault on changed inputs
+        return None
+
+
+def _mends(diet: Diet, problem: Any, candidate: Candidate, least: int = LEAST) -> bool:
+    """Return whether every wrong element becomes right, and enough of them do."""
+    names, ways = candidate
+    uploads, left = diet.uploads(problem), diet.wrong(problem)
+    mended: dict[str, list[Array]] = {name: [] for name in left}
+    for step in range(len(ways[0].orders)):
+        arrays = {name: each.orders[step](uploads[name]) for name, each in zip(names, ways, strict=True)}
+        made = _fed(diet, problem, arrays)
+        if made is None:
+            return False
+        made = {name: _turned_back(array, ways[0].turned) for name, array in made.items()}
+        wrong = diet.wrong(problem, made)
+        if not ways[0].is_partial and any(marks.any() for marks in wrong.values()):
+            return False
+        for name, marks in left.items():
+            mended[name].append(np.asarray(made[name])[marks & ~wrong[name]])
+        left = {name: marks & wrong[name] for name, marks in left.items()}
+    if any(marks.any() for marks in left.values()):
+        return False
+    found = [np.concatenate(each) for each in mended.values()]
+    distinct = sum(len(np.unique(each)) for each in found)
+    return sum(map(len, found)) >= least and distinct >= min(least, LEAST_DISTINCT)
+
+
+def _turned_back(array: Array, turned: tuple[int, ...]) -> Array:
+    is_turned = bool(turned) and array.ndim > 0 and array.shape[-1] == len(turned)
+    return np.ascontiguousarray(array[..., list(turned)]) if is_turned else array
+
+
+def _is_seen(diet: Diet, problem: Any, batch: Sequence[Candidate]) -> bool:
+    """Return whether wrong elements become right with each candidate in its own part of the inputs."""
+    uploads, wrong = diet.uploads(problem), diet.wrong(problem)
+    arrays: dict[str, Array | None] = {}
+    for number, name in enumerate(batch[0][0]):
+        made = uploads[name].reshape(-1).copy()
+        for part, (_, ways) in enumerate(batch):
+            order = ways[number].orders[0](uploads[name])
+            if order is not None:
+                of_part = slice(part * made.size // len(batch), (part + 1) * made.size // len(batch))
+                made[of_part] = np.ascontiguousarray(order).reshape(-1)[of_part]
+        arrays[name] = made
+    outputs = _fed(diet, problem, arrays)
+    if outputs is None:
+        return True
+    still = diet.wrong(problem, outputs)
+    mended = sum(int((marks & ~still[name]).sum()) for name, marks in wrong.items())
+    return mended >= max(LEAST / 2, SEEN_IN_PART * sum(int(marks.sum()) for marks in wrong.values()))
+
+
+def _is_local(array: Array, way: Rearrangement) -> bool:
+    """Return whether elements stay in their quarter of the input, and the orders move elements only."""
+    if way.turned or len(way.orders) > 1 or array.size % PARTS or array.size < LEAST_OF_PARTS:
+        return False
+    parts = (np.arange(array.size) * PARTS // array.size).astype(array.dtype).reshape(array.shape)
+    made = way.orders[0](parts)
+    return made is not None and bool((np.reshape(made, parts.shape) == parts).all())
+
+
+def _batches(uploads: dict[str, Array], extents: set[int]) -> Iterator[list[Candidate]]:
+    """Yield candidates that change the inputs, likely ones of all inputs first, together where one run can try them."""
+    few = _few(uploads)
+    alone = {name: list(_ways(array, uploads, extents, few[name])) for name, array in uploads.items() if array.size > 1}
+    queues = [_queue([((name,), (each,)) for each in ways], uploads, few[name]) for name, ways in alone.items()]
+    for names in _alike(alone, uploads, few):
+        called = [{(each.suspect, each.says): each for each in reversed(alone[name])} for name in names]
+        both = [key for key in reversed(called[0]) if all(key in each for each in called)]
+        queues.append(_queue([(names, tuple(each[key] for each in called)) for key in both], uploads, few[names[0]]))
+    while queues:
+        batches = [(queue, next(queue, None)) for queue in queues]
+        queues = [queue for queue, batch in batches if batch]
+        yield from (batch for _, batch in batches if batch)
+
+
+def _few(uploads: dict[str, Array]) -> dict[str, bool]:
+    """Return which inputs are small next to the largest one."""
     largest = max((each.nbytes for each in uploads.values()), default=0)
-    ways: list[tuple[str, Array, list[Rearrangement]]] = []
-    for name, array in uploads.items():
-        if array.size > 1:
-            is_few = array.nbytes * FEWER_BY <= largest
-            ways.append((name, array, list(_ways(array, extents, is_few))))
-    tried: dict[str, set[bytes]] = {name: {array.tobytes()} for name, array, _ in ways}
-    for rank in range(max((len(each) for *_, each in ways), default=0)):
-        for name, array, listed in ways:
-            if rank >= len(listed):
-                continue
-            made = listed[rank][2](array)
-            if made is not None and (key := np.ascontiguousarray(made).tobytes()) not in tried[name]:
-                tried[name].add(key)
-                yield name, listed[rank]
+    return {name: array.nbytes * FEWER_BY <= largest for name, array in uploads.items()}
 
 
-def _ways(array: Array, extents: set[int], is_few: bool) -> Iterator[Rearrangement]:
+def _alike(alone: Mapping[str, object], uploads: dict[str, Array], few: dict[str, bool]) -> Iterator[tuple[str, ...]]:
+    """Yield inputs that may be misread in the same way: two of one type, then all small ones."""
+    for one, other in combinations(alone, 2):
+        is_packed = uploads[one].dtype == np.uint32
+        if uploads[one].dtype == uploads[other].dtype and (few[one] == few[other] or is_packed):
+            yield one, other
+    small = tuple(name for name in alone if few[name] and uploads[name].ndim > 1)
+    if len(small) > 1:
+        yield small
+
+
+def _queue(candidates: Iterable[Candidate], uploads: dict[str, Array], is_few: bool) -> Iterator[list[Candidate]]:
+    """Yield the candidates that change the inputs, each change once, in batches that one run can try together."""
+    tried: set[tuple[int, ...]] = set()
+    together: list[Candidate] = []
+    for names, ways in candidates:
+        if (key := _change(names, ways, uploads)) is None or key in tried:
+            continue
+        tried.add(key)
+        if is_few or not all(_is_local(uploads[name], way) for name, way in zip(names, ways, strict=True)):
+            yield [(names, ways)]
+            continue
+        together.append((names, ways))
+        if len(together) == PARTS:
+            yield together
+            together = []
+    if together:
+        yield together
+
+
+def _change(
+    names: tuple[str, ...], ways: tuple[Rearrangement, ...], uploads: dict[str, Array]
+) -> tuple[int, ...] | None:
+    """Return what identifies a change of the inputs; None if there is none."""
+    key = []
+    for name, way in zip(names, ways, strict=True):
+        for made in (order(uploads[name]) for order in way.orders):
+            if made is None:
+                return None
+            key.append(hash(np.ascontiguousarray(made).tobytes()))
+        if key[-len(way.orders) :] == [hash(np.ascontiguousarray(uploads[name]).tobytes())]:
+            return None
+    return (*key, hash(ways[0].turned))
+
+
+def _ways(array: Array, uploads: dict[str, Array], extents: set[int], is_few: bool) -> Iterator[Rearrangement]:
     """Yield the orders in which an input may be taken: within words, then within its matrix."""
+    shapes = _shapes(array, extents, is_few)
+    listed = [
+        *(_steps(array) if is_few else ()),
+        *(_packed(array) if array.dtype.kind in "ui" else ()),
+        *_at_indices(array, uploads),
+        *(tiles(array.size, extents) if is_few and array.dtype.itemsize == 1 else ()),
+    ]
+    yield from (Rearrangement(suspect, says, (order,)) for suspect, says, order in listed)
+    orders = [list(_scales(shape) if is_few else _operands(shape, array.dtype.itemsize)) for shape in shapes]
+    matrices = [*_of_pairs(shapes, extents), *_of_pitch(array, extents), *([] if is_few else _of_groups(array, shapes))]
+    for rank in range(max(map(len, [*orders, matrices]), default=0)):
+        for suspect, says, order in (each[rank] for each in orders if rank < len(each)):
+            yield Rearrangement(suspect, says, (order,), is_partial=suspect in PARTIAL)
+        yield from matrices[rank : rank + 1]
     if is_few:
-        yield from _steps(array)
-    if array.dtype.kind in "ui":
-        yield from _packed(array)
+        yield from _of_larger_groups(shapes)
+
+
+def _shapes(array: Array, extents: set[int], is_few: bool) -> list[tuple[int, int]]:
+    """Return the matrices that an array may be: its own, or with as many rows as an output."""
     rows = [array.shape[0]] if array.ndim == 2 else []
     rows += sorted(each for each in extents if each > 1 and array.size % each == 0 and array.size > each)
-    shapes = [(each, array.size // each) for each in dict.fromkeys(rows)] + [(array.size, 1)] * is_few
-    orders = [list(_scales(shape) if is_few else _operands(shape, array.dtype.itemsize)) for shape in shapes]
-    if is_few and array.dtype.itemsize == 1:
-        yield from _tiles(array.size, extents)
-    for rank in range(max(map(len, orders), default=0)):
-        yield from (each[rank] for each in orders if rank < len(each))
+    return [(each, array.size // each) for each in dict.fromkeys(rows)] + [(array.size, 1)] * is_few
 
 
 # ---- within bytes and words ------------------------------------------------------------------------------------------
 
 
-def _packed(array: Array) -> Iterator[Rearrangement]:
+def _packed(array: Array) -> Iterator[Listed]:
     """Yield orders of the nibbles and bytes of a word."""
     if array.dtype.itemsize in (1, 4):
         yield "order of codes in a byte", "the two nibbles of each byte are exchanged", partial(_nibbles, (1, 0))
@@ -125,8 +320,10 @@ def _bytes_reversed(array: Array) -> Array:
 # ---- one step more or less ------------------------------------------------------------------------------------------
 
 
-def _steps(array: Array) -> Iterator[Rearrangement]:
+def _steps(array: Array) -> Iterator[Listed]:
     """Yield integers, codes or nibbles that are taken for one more or less, as zero points and biases are."""
+    if array.dtype.itemsize > 1 and not (array.dtype.kind == "i" or array.dtype == np.uint32):
+        yield "sign", "each number is taken with the other sign", _negated
     if array.dtype.kind not in "ui":
         return
     for step, more in ((-1, "more"), (1, "less")):
@@ -137,6 +334,13 @@ def _steps(array: Array) -> Iterator[Rearrangement]:
             yield "zero point", f"each number is taken for one {more}", partial(_plus, step)
 
 
+def _negated(array: Array) -> Array:
+    """Return floats, or codes of floats, with the other sign."""
+    width = array.dtype.itemsize
+    words = np.ascontiguousarray(array).view(f"u{width}")
+    return (words ^ words.dtype.type(1 << 8 * width - 1)).view(array.dtype)
+
+
 def _plus(step: int, array: Array) -> Array:
     return (array.astype(np.int64) + step).astype(array.dtype)
 
@@ -144,13 +348,13 @@ def _plus(step: int, array: Array) -> Array:
 # ---- places in a matrix ----------------------------------------------------------------------------------------------
 
 
-def _operands(shape: tuple[int, int], size: int) -> Iterator[Rearrangement]:
+def _operands(shape: tuple[int, int], size: int) -> Iterator[Listed]:
     """Yield orders of a large input: of exchanged registers of a fragment, and of a swizzle on one side alone."""
     unit = size.bit_length() - 1
     registers = "registers of a fragment exchanged"
     fragment = "bit {} of the row and bit {} of the byte in the row are exchanged"
 
-    def crossed(row: int, column: int) -> Rearrangement:
+    def crossed(row: int, column: int) -> Listed:
         bits = (0, 1 << row), (1, 1 << max(0, column - unit))
         return registers, fragment.format(row, column), partial(_exchanged, shape, *bits)
 
@@ -173,52 +377,55 @@ def _operands(shape: tuple[int, int], size: int) -> Iterator[Rearrangement]:
     yield from (crossed(row, column) for row in range(6) for column in range(unit, 7))
 
 
-def _swizzles(shape: tuple[int, int], size: int, patterns: tuple[tuple[int, int, int], ...]) -> Iterator[Rearrangement]:
+def _swizzles(shape: tuple[int, int], size: int, patterns: tuple[tuple[int, int, int], ...]) -> Iterator[Listed]:
     for pattern in patterns:
         says = f"it is swizzled on one side alone: chunk c of row r at c ^ (r >> {pattern[2]}) % {pattern[1]}"
         yield "swizzle not undone", f"{says}, {pattern[0] or size} bytes each", partial(_swizzled, shape, pattern)
 
 
-def _runs(shape: tuple[int, int], size: int, widths: tuple[int, ...], suspect: str) -> Iterator[Rearrangement]:
+def _runs(shape: tuple[int, int], size: int, widths: tuple[int, ...], suspect: str) -> Iterator[Listed]:
     for width in widths:
         if width >= size:
             says = f"neighbouring runs of {width} bytes of each row are exchanged"
             yield suspect, says, partial(_neighbours, shape, 1, width // size)
 
 
-def _rows(shape: tuple[int, int], suspect: str) -> Iterator[Rearrangement]:
+def _rows(shape: tuple[int, int], suspect: str) -> Iterator[Listed]:
     for apart in (8, 1, 16, 2, 4, 32, 64):
         if apart < shape[0]:
             yield suspect, f"rows {apart} apart are exchanged", partial(_neighbours, shape, 0, apart)
 
 
-def _scales(shape: tuple[int, int]) -> Iterator[Rearrangement]:
+def _scales(shape: tuple[int, int]) -> Iterator[Listed]:
     """Yield orders of a small input: neighbours exchanged, rotated in groups, transposed."""
     yield "transposed", "it is read as its transpose", partial(_turned, shape)
     yield "transposed", "it is read as its transpose", partial(_turned, shape[::-1])
-    lines = ((1, "column"), (0, "row"))
+    lines = ((0, "row"), (1, "column"))
+    for apart in (8, 1, 4):
+        for axis, line in lines:
+            yield from _apart(shape, axis, line, apart)
     for group in (4, 2, 8, 0):
         for axis, line in lines:
             yield from _groups_of(shape, axis, line, group or shape[axis])
     for axis, line in lines:
-        for apart in (16, 32, 64, shape[axis] // 2):
+        for apart in (2, 16, 32, 64, shape[axis] // 2):
             yield from _apart(shape, axis, line, apart)
         yield "elements of another place", f"{line}s are taken in reverse", partial(_reversed, shape, axis)
-    for one in range(7):
-        for other in range(one):
+    for apart in range(1, 7):
+        for other in range(10 - apart):
+            one = other + apart
             says = f"bits {other} and {one} of the row are exchanged"
             yield "elements permuted", says, partial(_exchanged, shape, (0, 1 << other), (0, 1 << one))
 
 
-def _groups_of(shape: tuple[int, int], axis: int, line: str, group: int) -> Iterator[Rearrangement]:
-    """Yield lines that are exchanged, or rotated by one within each group."""
-    yield from _apart(shape, axis, line, {4: 1, 2: 8, 8: 2}.get(group, 4))
+def _groups_of(shape: tuple[int, int], axis: int, line: str, group: int) -> Iterator[Listed]:
+    """Yield lines that are rotated by one within each group, or exchanged."""
     for step in (1, -1) if group > 2 and shape[axis] % group == 0 else ():
         says = f"the {'next' if step == 1 else 'previous'} {line} of every {group} is taken"
         yield "elements of another place", says, partial(_rotated, shape, axis, group, step)
 
 
-def _apart(shape: tuple[int, int], axis: int, line: str, apart: int) -> Iterator[Rearrangement]:
+def _apart(shape: tuple[int, int], axis: int, line: str, apart: int) -> Iterator[Listed]:
     if 0 < apart < shape[axis]:
         says = f"those of {line}s {apart} apart are exchanged"
         yield "elements of another place", says, partial(_neighbours, shape, axis, apart)
@@ -246,8 +453,9 @@ def _rotated(shape: tuple[int, int], axis: int, group: int, step: int, array: Ar
 
 
 def _neighbours(shape: tuple[int, int], axis: int, apart: int, array: Array) -> Array | None:
-    """Return the matrix with lines c and c ^ apart exchanged; None where one has no partner."""
-    lines = np.arange(shape[axis]) ^ apart
+    """Return the matrix with lines `apart` exchanged in every two runs of them; None where one has no partner."""
+    lines = np.arange(shape[axis])
+    lines = np.where(lines // apart % 2, lines - apart, lines + apart)
     return None if lines.max() >= shape[axis] else np.take(array.reshape(shape), lines, axis)
 
 
@@ -266,44 +474,106 @@ def _swizzled(shape: tuple[int, int], pattern: tuple[int, int, int], array: Arra
     return chunks_moved(array.reshape(shape), *pattern)
 
 
-# ---- tiles of scales -------------------------------------------------------------------------------------------------
+# ---- other indices ---------------------------------------------------------------------------------------------------
 
 
-def _tiles(size: int, extents: set[int]) -> Iterator[Rearrangement]:
-    """Yield the scale layouts that a kernel may expect, or may not expect, of `size` codes."""
-    for layout in SCALE_LAYOUTS:
-        high, wide = layout.tile
-        if layout.element_bytes != 1 or size % (high * wide):
-            continue
-        for rows in range(high, size // wide + 1, high):
-            if size % (rows * wide) == 0 and rows in extents:
-                plain, tiled = _orders(layout, (rows, size // rows))
-                of = f"the layout {layout.name} of {rows} x {size // rows}"
-                yield "scale layout", f"{of} is read as row-major", partial(_taken, tiled, plain)
-                yield "scale layout", f"row-major is read as {of}", partial(_taken, plain, tiled)
-                for split, how in ((1, "ascending"), (4, f"as 4 x {high // 4}")):
-                    reads = _in_order(rows, size // rows, (high, wide), split)
-                    says = f"{of} is read with the rows of a tile {how}"
-                    yield "scale layout", says, partial(_taken, tiled, reads)
+def _at_indices(array: Array, uploads: dict[str, Array]) -> Iterator[Listed]:
+    """Yield lines that are taken at the numbers of an input of indices, or at their inverse."""
+    for name, indices in uploads.items():
+        is_order = indices.dtype.kind in "iu" and indices.ndim == 1 and 1 < len(indices) == len(array)
+        if is_order and indices is not array and (np.sort(indices) == np.arange(len(indices))).all():
+            for way, order in (("at", np.argsort(indices)), ("before", indices)):
+                says = f"its rows are taken {way} the places that input {name} gives"
+                yield "elements of another place", says, partial(_at, order)
 
 
-@cache
-def _orders(layout: ScaleLayout, shape: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the scales' numbers in row-major order, and as the layout places them."""
-    plain = np.arange(shape[0] * shape[1])
-    octets = [layout.shuffle((plain >> shift & 0xFF).astype(np.uint8).reshape(shape)) for shift in (0, 8, 16)]
-    tiled = sum(np.asarray(each).reshape(-1).astype(np.int64) << 8 * at for at, each in enumerate(octets))
-    return plain, np.asarray(tiled)
+def _at(order: NDArray[np.int64], array: Array) -> Array | None:
+    return array[order] if len(array) == len(order) else None
 
 
-def _in_order(rows: int, blocks: int, tile: tuple[int, int], split: int) -> NDArray[np.int64]:
-    """Return the scales' numbers in tiles whose rows ascend, or are divided by the remainder of `split`."""
-    plain = np.arange(rows * blocks).reshape(-1, tile[0] // split, split, blocks // tile[1], tile[1])
-    return plain.transpose(0, 3, 2, 1, 4).reshape(-1)
+def _of_pitch(array: Array, extents: set[int]) -> Iterator[Rearrangement]:
+    """Yield rows that are taken for dense, although they lie a pitch apart."""
+    for rows, pitch in _shapes(array, extents, is_few=False):
+        for columns in sorted(extents):
+            if pitch / 2 < columns < pitch:
+                says = f"rows are taken for {columns} elements apart, and lie {pitch} apart"
+                yield Rearrangement("stride", says, (partial(_dense, (rows, pitch), columns),))
 
 
-def _taken(has: NDArray[np.int64], reads: NDArray[np.int64], array: Array) -> Array | None:
-    """Return the array in the order that the kernel reads, from the order that it has."""
-    if has.size != array.size or reads.size != array.size:
-        return None
-    return np.asarray(array.reshape(-1)[np.argsort(has)[reads]])
+def _dense(shape: tuple[int, int], columns: int, array: Array) -> Array:
+    made = array.reshape(-1).copy()
+    dense = array.reshape(shape)[:, :columns].reshape(-1)
+    made[: dense.size] = dense
+    return made
+
+
+def _of_pairs(shapes: list[tuple[int, int]], extents: set[int]) -> Iterator[Rearrangement]:
+    """Yield rows whose even and odd elements are taken together, where element i belongs to the other half of the row."""
+    for rows, columns in shapes:
+        if columns in extents and columns % 4 == 0:
+            halves = np.arange(columns).reshape(2, -1)
+            says = f"{{}} of every {columns} are taken together, and lie so in the outputs, where {{}} belong together"
+            for order, words in (
+                (halves.T, ("even and odd elements", "the halves of the row")),
+                (halves.reshape(-1, 2).T, ("elements of both halves", "even and odd elements")),
+            ):
+                taken = order.reshape(-1)
+                moved = partial(_columns, (rows, columns), taken)
+                turned = tuple(int(each) for each in np.argsort(taken))
+                yield Rearrangement("order of pairs", says.format(*words), (moved,), turned=turned)
+
+
+def _columns(shape: tuple[int, int], order: NDArray[np.int64], array: Array) -> Array:
+    return array.reshape(shape)[:, order]
+
+
+def _of_larger_groups(shapes: list[tuple[int, int]]) -> Iterator[Rearrangement]:
+    """Yield lines each of which is taken for several, as if groups were larger."""
+    for shape in shapes:
+        for axis, line in ((0, "row"), (1, "column")):
+            for factor in (2, 4):
+                if shape[axis] % factor == 0 and shape[axis] > factor:
+                    says = f"a {line} is taken for {factor}, as if groups were {factor} times as large"
+                    orders = tuple(partial(_every, shape, axis, factor, first) for first in range(factor))
+                    yield Rearrangement("elements of another place", says, orders, is_partial=True)
+
+
+def _every(shape: tuple[int, int], axis: int, factor: int, first: int, array: Array) -> Array:
+    lines = (np.arange(shape[axis]) * factor + first) % shape[axis]
+    return np.take(array.reshape(shape), lines, axis)
+
+
+def _of_groups(array: Array, shapes: list[tuple[int, int]]) -> Iterator[Rearrangement]:
+    """Yield groups whose scale comes from other elements: from a part of them, or from their neighbours' too."""
+    for size in GROUPS:
+        for rows, columns in shapes:
+            for high, wide in ((1, size), (size, size), (size, 1)):
+                if rows % high or columns % wide or array.dtype.itemsize == 1:
+                    continue
+                folded = rows // high, high, columns // wide, wide
+                at = f"groups of {high} x {wide}"
+                peaks = tuple(partial(_with_peaks, folded, first) for first in range(2))
+                says = f"the scale of {at} depends on another group: on a part of theirs alone"
+                yield Rearrangement("amax of other elements", says, peaks, is_partial=True)
+                if columns % (2 * wide) == 0 and high == 1:
+                    copies = tuple(partial(_copied, folded, kept) for kept in range(2))
+                    says = f"the scale of {at} depends on another group: on their neighbour"
+                    yield Rearrangement("scale group", says, copies, is_partial=True)
+
+
+def _with_peaks(folded: tuple[int, int, int, int], first: int, array: Array) -> Array | None:
+    """Return groups with a copy of their largest magnitude at two places, `first` elements from each half."""
+    values = array.copy()
+    groups = values.reshape(folded).transpose(0, 2, 1, 3).reshape(folded[0], folded[2], -1)
+    magnitudes = np.abs(groups) if array.dtype.kind == "f" else groups << 1  # without the sign
+    largest = magnitudes.argmax(-1)[..., None]
+    peak = np.take_along_axis(groups, largest, -1)[..., 0]
+    for start in (first, groups.shape[-1] // 2 + first):
+        groups[..., start] = peak
+    return groups.reshape(folded[0], folded[2], folded[1], folded[3]).transpose(0, 2, 1, 3).reshape(array.shape)
+
+
+def _copied(folded: tuple[int, int, int, int], kept: int, array: Array) -> Array:
+    """Return the first of every two groups in both places, or the second."""
+    lines = array.reshape(folded[0] * folded[1], folded[2] // 2, 2, folded[3])
+    return np.repeat(lines[:, :, kept : kept + 1], 2, 2).reshape(array.shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS
 from refsim.testing.suspects.limits import SCALED_TO, spelled
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
@@ -68,3 +69,39 @@ def coded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[str]:
         for word in line.words:
             if word in _CODES:
                 yield line.renamed(line.worded(word, _CODES[word]))
+
+
+def applied_once(listing: PtxListing, line: ListedLine) -> Iterator[str]:
+    """Yield a product of a number with itself, or with a factor that it already has, without this product."""
+    if line.name != "mul" or (line.words[-1] not in FLOAT_REGISTERS and line.words[-1] not in ("bf16x2", "f16x2")):
+        return
+    d, *factors = line.operands
+    width = 64 if line.words[-1] == "f64" else 16 if line.words[-1] in ("f16", "bf16") else 32
+    for kept, other in (factors, factors[::-1]):
+        made = listing.definition(kept, line)
+        if kept == other or (made is not None and made.opcode == line.opcode and other in made.operands[1:]):
+            yield line.renamed(f"mov.b{width}", d, kept)
+            return
+
+
+def decoded_as_power(listing: PtxListing, line: ListedLine) -> Iterator[str]:
+    """Yield a power of two for an integer that is converted to float32."""
+    if line.name == "cvt" and line.words[-2] == "f32" and line.words[-1] in ("u8", "u16", "s16", "u32", "s32"):
+        d, code = line.operands
+        wide = (f"cvt.u32.{line.words[-1]} %refsim, {code}",) if line.words[-1][1:] in ("8", "16") else ()
+        shifted = f"shl.b32 %refsim, {'%refsim' if wide else code}, 23"
+        yield line.reading(".reg .b32 %refsim", *wide, shifted, f"mov.b32 {d}, %refsim")
+
+
+def bias_moved(listing: PtxListing, line: ListedLine) -> Iterator[str]:
+    """Yield sums and differences with the bias of an exponent, one more or less, also where it is shifted into place."""
+    if line.name not in ("add", "sub", "mad") or line.words[-1] not in ("s16", "u16", "s32", "u32"):
+        return
+    for step in (1, -1):
+        for at, operand in enumerate(line.operands[1:], 1):
+            given = listing.constant(operand)
+            number = int(given) if given.lstrip("-").isdigit() else 0
+            unit = 1 << 23 if number and number % (1 << 23) == 0 else 1
+            if 100 <= abs(number) // unit <= 300:
+                other = str(number + step * unit)
+                yield line.renamed(line.opcode, *line.operands[:at], other, *line.operands[at + 1 :])

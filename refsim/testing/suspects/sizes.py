@@ -1,6 +1,5 @@
 """A tail left out: the test cases fail whose size is no multiple of a step, and only at the end."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from refsim.errors import RefsimError
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Array, Diet, differing
-from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.testing.suspects.suspicion import Suspicion
 
 STEPS = (256, 128, 64, 32, 16, 8, 4, 2)
 BASES = 4  # test cases whose size is changed
@@ -17,7 +17,7 @@ FILLING = 0x38
 
 
 def tail_left_out(
-    diet: Diet, failing: Sequence[Any], agreeing: Sequence[Any], *, seconds: float
+    diet: Diet, failing: Sequence[Any], agreeing: Sequence[Any], *, budget: Budget
 ) -> tuple[Suspicion, ...]:
     """Return the recipe's field that is a size, and the largest step: the kernel agrees exactly at its multiples.
 
@@ -25,13 +25,11 @@ def tail_left_out(
     agrees at every size. A wrong stride fails at the same sizes. So the last elements must be unread, or be the only
     wrong ones.
     """
-    deadline = time.process_time() + seconds
     found = []
     for name in sizes(failing[0]):
         largest = max(sizes(problem).get(name, 0) for problem in (*failing, *agreeing))
         bases = [problem for problem in failing if name in sizes(problem)][:BASES]
-        if time.process_time() > deadline:
-            raise OutOfTimeError(0)
+        budget.check()
         step = _least_step(diet, bases, name, largest)
         if step and (tried := _parted(diet, bases, name, step, largest)):
             found.append((name, step, tried))

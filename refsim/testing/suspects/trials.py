@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,10 +20,11 @@ from refsim.kernels import Kernel
 from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
-from refsim.testing.suspects import arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import arithmetic, orders, places, registers, scales, terms
+from refsim.testing.suspects.budget import LINE_SECONDS, STATEMENT_SECONDS, Budget, CountedDevice, statements
 from refsim.testing.suspects.listing import REGISTER, Changes, ListedLine, PtxListing, split
 from refsim.testing.suspects.sources import source_edits
-from refsim.testing.suspects.suspicion import UNSAID, Instead, OutOfTimeError, Suspicion
+from refsim.testing.suspects.suspicion import UNSAID, Instead, Suspicion
 
 SLOWER = 4.0  # a repaired kernel that takes this many times as long is stopped
 LEAST_SECONDS = 2.0
@@ -44,7 +45,26 @@ class SuspectRepair:
     rule: Callable[[PtxListing, ListedLine], Iterator[str | Changes]]
 
 
+def _of_descriptors(mode: str) -> SuspectRepair:
+    says = f"it is not {mode}, as the data lie"
+    return SuspectRepair("swizzle of a descriptor", says, partial(registers.swizzle_described, registers.MODES[mode]))
+
+
+FRAGMENT = "registers of a fragment exchanged"
+SIGNATURES = (
+    SuspectRepair(FRAGMENT, "the two inner registers of A", registers.of_a_exchanged),
+    SuspectRepair(FRAGMENT, "the two registers of B", registers.of_b_exchanged),
+    SuspectRepair(FRAGMENT, "the two inner registers of accumulators", registers.accumulators_exchanged),
+    SuspectRepair(FRAGMENT, "the two inner registers of a matrix load or store", registers.matrices_exchanged),
+    SuspectRepair(FRAGMENT, "a lane selects the other bytes of two registers", registers.selected_otherwise),
+    _of_descriptors("128B"),
+    SuspectRepair("transposed", "a tile is transposed, or is not", places.transposed),
+)
+"""Repairs of how matrix instructions are fed, which few instructions show; they are tried before changed inputs."""
 REPAIRS = (
+    SuspectRepair("scale rule", "a factor is applied twice", scales.applied_once),
+    SuspectRepair("scale rule", "a code of E8M0 is taken for a number", scales.decoded_as_power),
+    SuspectRepair("scale rule", "the bias of an exponent is one off", scales.bias_moved),
     SuspectRepair("contraction", "fma rounds once where mul and add round twice", arithmetic.fma_as_mul_and_add),
     SuspectRepair("contraction", "mul and add round twice where fma rounds once", arithmetic.mul_and_add_as_fma),
     SuspectRepair("flushed subnormals", ".ftz flushes subnormals", arithmetic.subnormals_kept),
@@ -75,9 +95,9 @@ REPAIRS = (
     SuspectRepair("scale rule", "an exponent is rounded another way", scales.exponent_rounded_otherwise),
     SuspectRepair("format", "codes of another format", scales.coded_otherwise),
     SuspectRepair("swizzle not undone", "an address is swizzled on one side alone", places.not_swizzled),
-    SuspectRepair("transposed", "a tile is transposed, or is not", places.transposed),
     SuspectRepair("tail", "a bound is rounded down, and the tail left out", places.tail_kept),
     SuspectRepair("off by one", "a bound is one off", places.bound_moved),
+    *map(_of_descriptors, ("64B", "32B", "none")),
 )
 
 
@@ -93,56 +113,86 @@ class _Candidate:
     halves: Callable[[], Iterable["_Candidate"]] = tuple
 
 
-def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
+def repaired(
+    kernel: Kernel,
+    target: str,
+    problems: Sequence[Any],
+    *,
+    budget: Budget,
+    repairs: Sequence[SuspectRepair] = (),
+) -> tuple[Suspicion, ...]:
     """Return the mistake whose repair makes a kernel agree on all `problems`, the first of which fails; at most one.
 
-    Empty if no edit fixes the kernel, or if the simulator does not show the failure. Raises OutOfTimeError after
-    `seconds` of processor time, so that busy and idle machines find equal causes.
+    Empty if no edit fixes the kernel, or if the simulator does not show the failure. Raises OutOfTimeError after the
+    `budget`, so that busy and idle machines find equal causes. Edits of the CUDA source follow all `repairs`.
     """
-    deadline = time.process_time() + seconds
+    repairs = repairs or (*SIGNATURES, *REPAIRS)
     text = compiled(kernel.code, target).text
-    guilty = ChangedDevice(ptx.load(text, target), schedules=1, seconds=seconds)
-    started = time.monotonic()
-    if examine(kernel, problems[0], guilty).finding is None or not guilty.entries:
+    guilty = ChangedDevice(ptx.load(text, target), schedules=1)
+    tried = _Trial(kernel, guilty, problems, budget)
+    if examine(kernel, problems[0], CountedDevice(guilty, budget)).finding is None or not guilty.entries:
         return ()
-    slowest = time.monotonic() - started
-    for problem in problems[1:]:  # each may launch other entries
-        if time.process_time() > deadline:
-            raise OutOfTimeError(0)
-        started = time.monotonic()
-        examine(kernel, problem, guilty)
-        slowest = max(slowest, time.monotonic() - started)
-    patience = max(LEAST_SECONDS, SLOWER * slowest)
-    if len(guilty.entries) == 1:
-        text = only(text, *guilty.entries)
-    listing = PtxListing(text, guilty.program, sorted(guilty.entries))
-    for tried, each in enumerate(chain(_in_ptx(listing), _in_cuda(kernel.code, target))):
-        if time.process_time() > deadline:
-            raise OutOfTimeError(tried)
-        mends = partial(_agrees, kernel, guilty, problems, patience, deadline)
-        if mends(each):
-            guilt = each
-            while half := next(filter(mends, guilt.halves()), None):
-                guilt = half
-            said = guilt.instead()
-            return (Suspicion(each.suspect, each.says, guilt.places, len(problems), is_mended=True, instead=said),)
+    tried.patience = max(LEAST_SECONDS, SLOWER * tried.elapsed())
+    entries: set[str] = set()
+    while not guilty.entries <= entries:  # other test cases may launch other entries
+        entries = set(guilty.entries)
+        budget.spend(LINE_SECONDS * text.count("\n"))
+        listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, sorted(entries))
+        in_cuda = _in_cuda(kernel.code, target) if REPAIRS[-1] in repairs else ()
+        if found := tried.first(chain(_in_ptx(listing, repairs), in_cuda)):
+            return (found,)
     return ()
 
 
-def _agrees(
-    kernel: Kernel, guilty: ChangedDevice, problems: Sequence[Any], patience: float, deadline: float, each: _Candidate
-) -> bool:
-    """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
-    try:
-        program = ptx.load(each.mended(), guilty.target)
-        for entry in guilty.entries:
-            program.code(entry)
-        device = ChangedDevice(program, schedules=1, seconds=patience)
-        return all(
-            time.process_time() <= deadline and examine(kernel, problem, device).finding is None for problem in problems
-        )
-    except RefsimError:  # an unknown opcode, an address out of bounds, or invalid C++
-        return False
+@dataclass
+class _Trial:
+    """The edits that were tried on a kernel, and the time that one run may take."""
+
+    kernel: Kernel
+    guilty: ChangedDevice
+    problems: Sequence[Any]
+    budget: Budget
+    patience: float = LEAST_SECONDS
+    tried: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def elapsed(self) -> float:
+        """Return the seconds since the trial began."""
+        return time.monotonic() - self.started
+
+    def first(self, candidates: Iterable[_Candidate]) -> Suspicion | None:
+        """Return the first edit that makes the kernel agree on every test case, narrowed to the guilty half."""
+        for each in candidates:
+            self.budget.check(self.tried)
+            self.tried += 1
+            if self.agrees(each):
+                guilt = each
+                while half := next(filter(self.agrees, guilt.halves()), None):
+                    guilt = half
+                count, said = len(self.problems), guilt.instead()
+                return Suspicion(each.suspect, each.says, guilt.places, count, is_mended=True, instead=said)
+        return None
+
+    def agrees(self, each: _Candidate) -> bool:
+        """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
+        try:
+            program = ptx.load(each.mended(), self.guilty.target)
+            for entry in self.guilty.entries:
+                program.code(entry)
+        except RefsimError:  # an unknown opcode, or invalid C++
+            return False
+        self.budget.spend(STATEMENT_SECONDS * statements(program, self.guilty.entries))
+        device = CountedDevice(ChangedDevice(program, schedules=1, seconds=self.patience), self.budget)
+        for number, problem in enumerate(self.problems):
+            try:
+                is_right = examine(self.kernel, problem, device).finding is None
+            except RefsimError:  # an address out of bounds
+                is_right = False
+            if not is_right and number:
+                examine(self.kernel, problem, self.guilty)  # it may launch other entries
+            if not is_right:
+                return False
+        return True
 
 
 def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
@@ -159,9 +209,9 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
         yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(getattr, edit, "instead"))
 
 
-def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
+def _in_ptx(listing: PtxListing, repairs: Sequence[SuspectRepair]) -> Iterator[_Candidate]:
     """Yield each repair everywhere at once, at each CUDA line, and at some of the lines with equal opcode."""
-    for repair in REPAIRS:
+    for repair in repairs:
         kinds: dict[int, list[Edit]] = {}
         for line in listing.lines:
             for number, edit in enumerate(repair.rule(listing, line)):

@@ -1,28 +1,26 @@
 """Inputs that have no effect: the outputs stay as they are, whatever the inputs hold."""
 
-import time
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from refsim.errors import RefsimError
+from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Array, Diet, differing
-from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.testing.suspects.suspicion import Suspicion
 
 
-def unread(diet: Diet, problem: Any, *, seconds: float) -> Suspicion | None:
-    """Return an input that no output of `problem` depends on; raise OutOfTimeError if time ended.
+def unread(diet: Diet, problem: Any, *, budget: Budget) -> Suspicion | None:
+    """Return an input that no output of `problem` depends on; raise OutOfTimeError if the budget ended.
 
     `diet.device` must be one that a changed input cannot harm.
     """
-    deadline = time.process_time() + seconds
     given, uploads = diet.outputs(problem), diet.uploads(problem)
     for name in sorted(uploads, key=lambda name: uploads[name].nbytes):
         if (_other(uploads[name]) == uploads[name]).all():
             continue
-        if time.process_time() > deadline:
-            raise OutOfTimeError(0)
+        budget.check()
         try:
             made = diet.fed(problem, partial(_changed, name))
         except (RefsimError, ValueError):  # a fault on changed inputs

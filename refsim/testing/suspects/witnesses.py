@@ -1,6 +1,5 @@
 """The test cases that a candidate cause is checked on: the cases of a campaign, and more until there are enough."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,54 +7,54 @@ from typing import Any
 from refsim.device import Device
 from refsim.kernels import Kernel
 from refsim.testing.runs import examine
+from refsim.testing.suspects.budget import Budget, CountedDevice
 from refsim.testing.verdicts import FAIL
 
 WANTED = 8  # test cases of each kind: differing and agreeing
 DRAWN = 60
-LONGEST_SECONDS = 1.0
+MOST_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A test case that was run: the processor time it took, and whether its bits differed."""
+    """A test case that was run: the elements of its outputs, and whether its bits differed."""
 
     problem: Any
-    seconds: float
+    elements: int
     failed: bool
 
 
 def witnesses_of(
-    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
+    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, budget: Budget
 ) -> list[Witness]:
-    """Return the failing `problem`, then other failing test cases (the longest first), then passing ones.
+    """Return the failing `problem`, then other failing test cases (the largest first), then passing ones.
 
-    Known test cases are supplemented from the corpus and the strategy until there are enough of both, or the time is
-    over.
+    Known test cases are supplemented from the corpus and the strategy until there are enough of both, or the budget is
+    spent.
     """
-    deadline = time.process_time() + seconds
-    kept = [each for each in known if each.problem != problem and each.seconds <= LONGEST_SECONDS]
+    kept = [each for each in known if each.problem != problem and each.elements <= MOST_ELEMENTS]
     seen = {repr(each.problem) for each in kept} | {repr(problem)}
     for other in _more(kernel):
         short = any(sum(each.failed == failed for each in kept) < WANTED for failed in (True, False))
-        if not short or time.process_time() > deadline:
+        if not short or budget.left <= 0:
             break
         if repr(other) in seen:
             continue
         seen.add(repr(other))
-        started = time.process_time()
-        finding = examine(kernel, other, device).finding
+        found = examine(kernel, other, CountedDevice(device, budget))
+        finding = found.finding
         differs = finding is not None and finding.status == FAIL and finding.mismatch is not None
         if finding is None or differs:
-            kept.append(Witness(other, time.process_time() - started, differs))
-    failed = sorted((each for each in kept if each.failed), key=lambda each: -each.seconds)
-    passed = sorted((each for each in kept if not each.failed), key=lambda each: each.seconds)
-    took = next((each.seconds for each in known if each.problem == problem), LONGEST_SECONDS)
+            kept.append(Witness(other, found.elements, differs))
+    failed = sorted((each for each in kept if each.failed), key=lambda each: -each.elements)
+    passed = sorted((each for each in kept if not each.failed), key=lambda each: each.elements)
+    took = next((each.elements for each in known if each.problem == problem), MOST_ELEMENTS)
     return [Witness(problem, took, failed=True), *failed[:WANTED], *passed[:WANTED]]
 
 
-def quickest_first(witnesses: Sequence[Witness]) -> list[Any]:
-    """Return the test cases with the quickest failing ones first, because the first ones run most often."""
-    return [each.problem for each in sorted(witnesses, key=lambda each: (not each.failed, each.seconds))]
+def smallest_first(witnesses: Sequence[Witness]) -> list[Any]:
+    """Return the test cases with the smallest failing ones first, because the first ones run most often."""
+    return [each.problem for each in sorted(witnesses, key=lambda each: (not each.failed, each.elements))]
 
 
 def _more(kernel: Kernel) -> Iterator[Any]:
