@@ -38,7 +38,13 @@ MODULES = (
     "refsim.testing",
     "refsim.testing.adapters",
 )
-PROPERTIES = ("refsim.testing.laws", "refsim.testing.matrices", "refsim.testing.recipes", "refsim.testing.strategies")
+PROPERTIES = (
+    "refsim.testing.laws",
+    "refsim.testing.matrices",
+    "refsim.testing.recipes",
+    "refsim.testing.steps",
+    "refsim.testing.strategies",
+)
 """What a suite writes its own properties with: dir shows it, as of the others."""
 NO_NUMBER = {
     "load": "needs a file",
