@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from refsim import ptx
 from refsim.errors import RefsimError, unknown
 from refsim.kernels import Launcher
-from refsim.ptx.isa.binding import bind, pure_function
+from refsim.ptx.isa.forms import bind, pure_function
 from refsim.silicon.vectors import CHUNK, Recording, digest, splitmix64
 
 Words = NDArray[np.unsignedinteger[Any]]

@@ -20,7 +20,6 @@ from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
-from refsim.testing.draws import drawn_from
 from refsim.testing.explained import likely_causes
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack

@@ -35,7 +35,7 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError, named, unknown
 from refsim.formats import BF16, F32, Format, format_named
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
-from refsim.scaling.block_shapes import tensor_factor
+from refsim.scaling.blocks import tensor_factor
 from refsim.scaling.rows import SCALE_KINDS, scale_kind
 from refsim.typed_arrays import codes_with_format
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.ptx import Program
-from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.text.source_names import entry_named
 from refsim.testing.suspects.suspicion import OutOfTimeError
 
 RUN, STATEMENT, INSTRUCTION = 4e-3, 1.5e-5, 2.5e-8
