@@ -11,7 +11,7 @@ import numpy as np
 
 from refsim import ptx
 from refsim.causes.alone import between_outputs, is_nan_alone
-from refsim.causes.effort import Clock, Limit
+from refsim.causes.effort import WORK, Clock, Limit
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.search import Named
 from refsim.compare.code_line import codes_of
@@ -71,10 +71,12 @@ def likely_causes(
 ) -> tuple[Suspicion, ...]:
     """Return the cause that `refsim verify` reports: at most one, and none if nothing explains all test cases.
 
-    Edits of the code and changed inputs come first. Where they find nothing, the outputs decide, if they tell where
-    elements went or which given number was taken, in the same way on several test cases. Raises OutOfTimeError if the
-    work of `seconds` ended and nothing was found.
+    The choices of `Kernel(computes=...)` come first, then edits of the code and changed inputs. Where they find
+    nothing, the outputs decide, if they tell where elements went or which given number was taken, in the same way on
+    several test cases. Raises OutOfTimeError if the work of `seconds` ended and nothing was found.
     """
+    if seconds >= LEAST_SECONDS and (chosen := _by_computation(Diet(kernel, device), problem, known)):
+        return chosen
     try:
         found, ended = suspects_of(kernel, device, problem, known, seconds=seconds), None
     except OutOfTimeError as error:
@@ -85,29 +87,59 @@ def likely_causes(
     return found
 
 
+def _failing(problem: Any, known: Sequence[Witness]) -> list[Any]:
+    """Return the test case and the smallest others that failed."""
+    failing = [each for each in known if each.failed and each.problem != problem]
+    return [problem, *(each.problem for each in sorted(failing, key=lambda each: each.elements)[: CONFIRMED - 1])]
+
+
+def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
+    """Return the choices of `Kernel(computes=...)` that reproduce every wrong output of all failing test cases tried."""
+    if diet.kernel.computes is None:
+        return ()
+    cases = _failing(problem, known)
+    shared: dict[str, dict[str, Named]] = {}
+    try:
+        for case in cases:
+            wrong = diet.wrong(case)
+            named = of_computation(diet.kernel, case, diet.device.target, diet.outputs(case), wrong, WORK)
+            if any(marks.any() and name not in named for name, marks in wrong.items()):
+                return ()
+            for name, each in named.items():
+                mine = {str(one): one for one in each.named}
+                shared[name] = {says: one for says, one in mine.items() if says in shared.get(name, mine)}
+    except RefsimError:
+        return ()
+    if not shared or not all(shared.values()):
+        return ()
+    first = {name: next(iter(each.values())) for name, each in shared.items()}
+    return tuple(
+        Suspicion(
+            str(one.causes[0].family),
+            " and ".join(cause.says for cause in one.causes),
+            tuple(f"output {name}" for name, other in first.items() if str(other) == str(one)),
+            len(cases),
+        )
+        for one in {str(each): each for each in first.values()}.values()
+    )
+
+
 def _by_shape(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
     """Return the shape of the difference of every wrong output that several test cases share."""
-    failing = sorted(
-        (each for each in known if each.failed and each.problem != problem), key=lambda each: each.elements
-    )
-    shapes: list[dict[str, str]] = []
     try:
-        for each in (problem, *(witness.problem for witness in failing[: CONFIRMED - 1])):
-            shapes.append(_shapes_of(diet, each))
+        shapes = [_shapes_of(diet, each) for each in _failing(problem, known)]
     except RefsimError:
         return ()
     said = shapes[0]
-    places = [{name: NUMBER.sub("#", words) for name, words in each.items()} for each in shapes]
-    if (
-        len(shapes) < CONFIRMED - 1
-        or not said
-        or any(not each or not each.items() <= places[0].items() for each in places)
-    ):
+    alike = [{name: NUMBER.sub("#", words) for name, words in each.items()} for each in shapes]
+    if len(shapes) < CONFIRMED - 1 or not all(each and each.items() <= alike[0].items() for each in alike):
         return ()
-    return tuple(
-        Suspicion(*words.split(": ", 1), tuple(f"output {name}" for name in said if said[name] == words), len(shapes))
-        for words in dict.fromkeys(said.values())
-    )
+    found = []
+    for words in dict.fromkeys(said.values()):
+        suspect, says = words.split(": ", 1)
+        places = tuple(f"output {name}" for name in said if said[name] == words)
+        found.append(Suspicion(suspect, says, places, len(shapes)))
+    return tuple(found)
 
 
 def _shapes_of(diet: Diet, problem: Any) -> dict[str, str]:

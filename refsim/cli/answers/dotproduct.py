@@ -12,7 +12,6 @@ from refsim.errors import counted
 from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.dot.definition import (
     FINITE,
-    GROUP,
     INFINITE,
     IS_NAN,
     DotProduct,
@@ -21,7 +20,7 @@ from refsim.numerics.dot.definition import (
     dot_product,
     rounded,
 )
-from refsim.numerics.methods import TO_NEAREST
+from refsim.numerics.methods import GROUP, TO_NEAREST
 from refsim.numerics.rows import Profile, arithmetic
 from refsim.render import Cell, Column, Document, Number, Part, Table, Wording, facts_of, number
 from refsim.render.cells import plain

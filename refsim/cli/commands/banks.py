@@ -1,6 +1,6 @@
 """refsim banks: the cost of an access to shared memory, and the lanes that collide."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -144,7 +144,8 @@ def _of_fragment(fragment: "Fragment", asked: BanksOptions) -> "BankConflicts":
         what = f"a tile of {rows} x {cols} does not hold the {extents[0]} x {extents[1]} elements of {fragment.name}"
         raise RefsimError("bad-shape", what, "--tile", help=f"--tile {least[0]}x{least[1]} or larger")
     made = tile("K", pattern, size, (rows, cols))
-    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, asked.start)
+    placed = cast("Fragment", _ByColumn(fragment)) if across else fragment
+    return layout_conflicts(placed, made, access_bytes, asked.start)
 
 
 def _of_matrices(fragment: "Fragment", asked: BanksOptions) -> "BankConflicts":

@@ -83,7 +83,7 @@ def spent_by(launcher: Any) -> float:
 
 def _of_launch(program: Program, trace: Any) -> float:
     factor = OF_MATRICES if any(map(_MATRICES.match, trace.opcodes)) else 1.0
-    return factor * (STATEMENT * statements(program, [trace.entry]) + INSTRUCTION * trace.instructions)
+    return float(factor * (STATEMENT * statements(program, [trace.entry]) + INSTRUCTION * trace.instructions))
 
 
 def statements(program: Program, entries: Any) -> int:

@@ -270,7 +270,7 @@ def _ways(array: Array, uploads: dict[str, Array], extents: set[int], is_few: bo
     yield from (Rearrangement(suspect, says, (order,)) for suspect, says, order in listed)
     orders = [list(_scales(shape) if is_few else _operands(shape, array.dtype.itemsize)) for shape in shapes]
     matrices = [*_of_pairs(shapes, extents), *_of_pitch(array, extents), *([] if is_few else _of_groups(array, shapes))]
-    for rank in range(max(map(len, [*orders, matrices]), default=0)):
+    for rank in range(max([len(matrices), *(len(each) for each in orders)])):
         for suspect, says, order in (each[rank] for each in orders if rank < len(each)):
             yield Rearrangement(suspect, says, (order,), is_partial=suspect in PARTIAL)
         yield from matrices[rank : rank + 1]
@@ -338,7 +338,7 @@ def _negated(array: Array) -> Array:
     """Return floats, or codes of floats, with the other sign."""
     width = array.dtype.itemsize
     words = np.ascontiguousarray(array).view(f"u{width}")
-    return (words ^ words.dtype.type(1 << 8 * width - 1)).view(array.dtype)
+    return np.asarray((words ^ words.dtype.type(1 << 8 * width - 1)).view(array.dtype))
 
 
 def _plus(step: int, array: Array) -> Array:

@@ -52,7 +52,7 @@ def _rows_crossed(layout: ScaleLayout, shape: tuple[int, int]) -> NDArray[np.int
     plain, tiled = _orders(layout, shape)
     rows = np.arange(shape[0])
     crossed = rows & ~0x18 | (rows & 8) << 1 | (rows & 16) >> 1
-    return plain.reshape(shape)[crossed].reshape(-1)[tiled]
+    return np.asarray(plain.reshape(shape)[crossed].reshape(-1)[tiled])
 
 
 def _in_order(rows: int, blocks: int, tile: tuple[int, int], split: int) -> NDArray[np.int64]:
