@@ -1,6 +1,6 @@
 """Steps of fused kernels for `Kernel(computes=fused(...))`: load, norm, activation, rope, sum, quantize, store.
 
-Values pass from step to step as float32 (rows, columns). StepOperands are named: `"w"` is `problem.w`, or what its method
+Values pass from step to step as float32 (rows, columns). Operands are named: `"w"` is `problem.w`, or what its method
 `w()` returns, as codes of the loaded format, float32 values, or an array of an ml_dtypes dtype. A number, an array or a
 function of the test case may stand in place of a name. `how=` of a step are parts of the texts of its ways, where the
 kernel does not do a step as refsim's own row functions: `how=("the sum by a quotient that is rounded once",)`.
