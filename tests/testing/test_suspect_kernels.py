@@ -196,7 +196,7 @@ TABLE = {
     "two sums for one": (ROWS, "reduction order: a loop adds to several", SUM % STRIDED, SUM % TWO_SUMS),
     "a neighbour": (
         PLAIN,
-        "registers of a fragment exchanged: neighbouring runs of 4 bytes of each row are exchanged, input a",
+        "elements permuted: neighbouring runs of 4 bytes of each row are exchanged, input a",
         FLOATS % "y[i] = a[i] * 2.0f;",
         FLOATS % "y[i] = a[(i ^ 1) < rows * cols ? i ^ 1 : i] * 2.0f;",
     ),

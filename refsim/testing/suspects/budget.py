@@ -12,13 +12,13 @@ from refsim.testing.suspects.suspicion import OutOfTimeError
 
 RUN, STATEMENT, INSTRUCTION = 4e-3, 1.5e-5, 2.5e-8
 """Seconds of a run, and for each statement of PTX and each thread's instruction, on the machine that was measured."""
-OF_MATRICES = 5.0
+OFMATRICES = 5.0
 """A launch with products of matrices takes this many times as long."""
 STATEMENT_SECONDS = 2e-4
 """Seconds for each statement of an edited text that is read."""
 LINE_SECONDS = 1e-5
 """Seconds for each line of a text that is made ready for edits."""
-_MATRICES = re.compile(r"(wg|tcgen05\.|)mma\b|ldmatrix\b")
+MATRICES = re.compile(r"(wg|tcgen05\.|)mma\b|ldmatrix\b")
 
 
 @dataclass
@@ -82,7 +82,7 @@ def spent_by(launcher: Any) -> float:
 
 
 def _of_launch(program: Program, trace: Any) -> float:
-    factor = OF_MATRICES if any(map(_MATRICES.match, trace.opcodes)) else 1.0
+    factor = OFMATRICES if any(map(MATRICES.match, trace.opcodes)) else 1.0
     return float(factor * (STATEMENT * statements(program, [trace.entry]) + INSTRUCTION * trace.instructions))
 
 

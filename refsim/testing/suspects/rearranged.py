@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.errors import RefsimError
 from refsim.kernels import Outputs
-from refsim.testing.suspects.budget import Budget
+from refsim.testing.suspects.budget import MATRICES, Budget
 from refsim.testing.suspects.feeding import Array, Diet
 from refsim.testing.suspects.scale_tiles import Listed, tiles
-from refsim.testing.suspects.suspicion import Suspicion
+from refsim.testing.suspects.suspicion import FRAGMENT, Suspicion
 
 LEAST, LEAST_DISTINCT = 32, 8
 """Elements that become right, and different codes among them."""
@@ -89,7 +89,10 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
     names, ways = next((each for each in alone if _mends(diet, problems[0], each)), candidate)
     count = _confirmed(diet, problems, (names, ways))
     places = tuple(f"input {name}" for name in names)
-    return Suspicion(ways[0].suspect, ways[0].says, places, count, is_mended=True) if count else None
+    suspect = ways[0].suspect
+    if suspect == FRAGMENT and not MATRICES.search(diet.device.program.text):  # type: ignore[attr-defined]
+        suspect = "elements permuted"
+    return Suspicion(suspect, ways[0].says, places, count, is_mended=True) if count else None
 
 
 def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int:
@@ -351,21 +354,20 @@ def _plus(step: int, array: Array) -> Array:
 def _operands(shape: tuple[int, int], size: int) -> Iterator[Listed]:
     """Yield orders of a large input: of exchanged registers of a fragment, and of a swizzle on one side alone."""
     unit = size.bit_length() - 1
-    registers = "registers of a fragment exchanged"
     fragment = "bit {} of the row and bit {} of the byte in the row are exchanged"
 
     def crossed(row: int, column: int) -> Listed:
         bits = (0, 1 << row), (1, 1 << max(0, column - unit))
-        return registers, fragment.format(row, column), partial(_exchanged, shape, *bits)
+        return FRAGMENT, fragment.format(row, column), partial(_exchanged, shape, *bits)
 
     yield crossed(LANES, DEPTH)
     yield crossed(LANES, DEPTH - 1)
-    yield from _runs(shape, size, (RUN,), registers)
+    yield from _runs(shape, size, (RUN,), FRAGMENT)
     yield from _swizzles(shape, size, (CHUNK_PATTERNS[0], (RUN // 2, 8, 0), CHUNK_PATTERNS[4]))
     yield "transposed", "each block of 8 x 8 is read as its transpose", partial(_blocks_turned, shape, 8)
     yield "transposed", "it is read as its transpose", partial(_turned, shape)
     yield "transposed", "it is read as its transpose", partial(_turned, shape[::-1])
-    yield from _runs(shape, size, (RUN // 2, 2 * RUN, RUN // 4, 4 * RUN), registers)
+    yield from _runs(shape, size, (RUN // 2, 2 * RUN, RUN // 4, 4 * RUN), FRAGMENT)
     yield from (crossed(row, column) for row, column in ((LANES + 1, DEPTH), (LANES, DEPTH + 1)))
     yield from _swizzles(shape, size, CHUNK_PATTERNS)
     yield from _rows(shape, "rows exchanged")
@@ -373,7 +375,7 @@ def _operands(shape: tuple[int, int], size: int) -> Iterator[Listed]:
         for low in range(high):
             says = f"bits {low} and {high} of the element's index in the row are exchanged"
             yield "elements permuted", says, partial(_exchanged, shape, (1, 1 << low), (1, 1 << high))
-    yield from _runs(shape, size, (1, 2, 8 * RUN), registers)
+    yield from _runs(shape, size, (1, 2, 8 * RUN), FRAGMENT)
     yield from (crossed(row, column) for row in range(6) for column in range(unit, 7))
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from refsim.errors import counted
 
+FRAGMENT = "registers of a fragment exchanged"
 SHOWN = 3  # places listed one by one
 
 

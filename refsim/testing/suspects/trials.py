@@ -24,7 +24,7 @@ from refsim.testing.suspects import arithmetic, orders, places, registers, scale
 from refsim.testing.suspects.budget import LINE_SECONDS, STATEMENT_SECONDS, Budget, CountedDevice, statements
 from refsim.testing.suspects.listing import REGISTER, Changes, ListedLine, PtxListing, split
 from refsim.testing.suspects.sources import source_edits
-from refsim.testing.suspects.suspicion import UNSAID, Instead, Suspicion
+from refsim.testing.suspects.suspicion import FRAGMENT, UNSAID, Instead, Suspicion
 
 SLOWER = 4.0  # a repaired kernel that takes this many times as long is stopped
 LEAST_SECONDS = 2.0
@@ -50,7 +50,6 @@ def _of_descriptors(mode: str) -> SuspectRepair:
     return SuspectRepair("swizzle of a descriptor", says, partial(registers.swizzle_described, registers.MODES[mode]))
 
 
-FRAGMENT = "registers of a fragment exchanged"
 SIGNATURES = (
     SuspectRepair(FRAGMENT, "the two inner registers of A", registers.of_a_exchanged),
     SuspectRepair(FRAGMENT, "the two registers of B", registers.of_b_exchanged),
