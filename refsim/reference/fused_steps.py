@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from refsim.reference.group_quantize import counted_values, nearest
 from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul
 
+F32_MAX, F32_NORMAL = (2 - 2.0**-23) * 2.0**127, 2.0**-126
 ROUNDED, OF_APPROXIMATION = 2.0**-23, 2.0**-20
 """Relative errors of a float32 operation and of an approximate function, both more than they are."""
 SMALL: Mapping[str, tuple[Fraction, ...]] = {
@@ -23,14 +24,15 @@ SMALL: Mapping[str, tuple[Fraction, ...]] = {
 
 
 class Near(NamedTuple):
-    """A value, and how far the kernel's own may lie from it."""
+    """A value, and how far the kernel's own may lie from it: infinitely far where float32 may overflow."""
 
     value: float
     error: float = 0.0
 
     def off(self, relative: float) -> "Near":
-        """Return the value with one more relative error."""
-        return Near(self.value, self.error + (abs(self.value) + self.error) * relative + 2.0**-149)
+        """Return the value with one more relative error; UNKNOWN where it may leave the range of float32."""
+        size = abs(self.value) + self.error
+        return Near(self.value, self.error + size * relative + 2.0**-149) if size <= F32_MAX else UNKNOWN
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -39,6 +41,8 @@ class Near(NamedTuple):
 
 
 Row = list[Near]
+UNKNOWN = Near(0.0, math.inf)
+"""A value of which nothing is certain, such as NaN, an infinity and what follows from them."""
 
 
 def plus(x: Near, y: Near) -> Near:
@@ -55,8 +59,8 @@ def times(x: Near, y: Near) -> Near:
 def over(x: Near, y: Near, relative: float = OF_APPROXIMATION) -> Near:
     """Return a quotient; its bound is infinite where the divisor may be zero."""
     least = abs(y.value) - y.error
-    if least <= 0:
-        return Near(0.0, math.inf)
+    if not least > 0:
+        return UNKNOWN
     value = x.value / y.value
     return Near(value, (x.error + abs(value) * y.error) / least).off(relative)
 
@@ -65,13 +69,15 @@ def total(values: Row) -> Near:
     """Return the sum of a row in any order."""
     size = math.fsum(abs(each.value) + each.error for each in values)
     error = math.fsum(each.error for each in values) + size * ROUNDED * (len(values) + 1)
-    return Near(math.fsum(each.value for each in values), error)
+    return Near(math.fsum(each.value for each in values), error) if size <= F32_MAX else UNKNOWN
 
 
 def exponential(x: Near) -> Near:
     """Return e^x by an approximate power of two."""
     if x.value > 80 or x.error > 1:
-        return Near(0.0, math.inf)
+        return UNKNOWN
+    if x.value < -86:  # a subnormal number, which an instruction may flush
+        return Near(0.0, F32_NORMAL)
     value = math.exp(x.value)
     return Near(value, value * math.expm1(x.error + abs(x.value) * ROUNDED)).off(OF_APPROXIMATION)
 
@@ -87,8 +93,8 @@ def norm(x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: f
         x = [plus(each, Near(-mean.value, mean.error)) for each in x]
     variance = plus(over(total([times(each, each) for each in x]), count), Near(eps, eps * ROUNDED))
     least = variance.value - variance.error
-    if least <= 0:
-        return [Near(0.0, math.inf)] * len(x)
+    if not least > 0:
+        return [UNKNOWN] * len(x)
     root = 1 / math.sqrt(variance.value)
     inverse = Near(root, root * variance.error / least).off(OF_APPROXIMATION)
     y = [times(each, inverse) for each in x]
@@ -99,8 +105,10 @@ def norm(x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: f
 
 def softmax_near(x: Row, scale: float) -> Row:
     """Return e^(scale (x - max)) over its sum."""
-    top = max(each.value for each in x)
-    powers = [exponential(times(plus(each, Near(-top, each.error)), Near(scale, abs(scale) * ROUNDED))) for each in x]
+    top, error = max(each.value for each in x), max(each.error for each in x)
+    if not (abs(top) + error) * max(1.0, abs(scale) * 2) <= F32_MAX:
+        return [UNKNOWN] * len(x)
+    powers = [exponential(times(plus(each, Near(-top, error)), Near(scale, abs(scale) * ROUNDED))) for each in x]
     whole = total(powers)
     return [over(each, whole) for each in powers]
 
@@ -128,9 +136,14 @@ def held_in(x: Row, format: str) -> Row:
     grid, found = GRIDS[format], []
     for each in x:
         code = code_of(each, format)
-        rounded = Near(grid.number(code)) if code is not None else each.off(2.0**-7 if format == "bf16" else 2.0**-10)
-        found.append(rounded)
+        found.append(
+            _known(grid.number(code)) if code is not None else each.off(2.0 ** -(7 if format == "bf16" else 10))
+        )
     return found
+
+
+def _known(value: float) -> Near:
+    return Near(value) if math.isfinite(value) else UNKNOWN
 
 
 def certain(x: Near, by: float, bounded: Callable[[Near, Near], Near], exact: Callable[..., ExactNumber]) -> Near:
@@ -138,7 +151,7 @@ def certain(x: Near, by: float, bounded: Callable[[Near, Near], Near], exact: Ca
     if x.error or not math.isfinite(by):
         return bounded(x, Near(by))
     numbers = (ExactNumber(math.copysign(1, each) < 0, Fraction(abs(each))) for each in (x.value, by))
-    return Near(GRIDS["f32"].number(GRIDS["f32"].encode(exact(*numbers))))
+    return _known(GRIDS["f32"].number(GRIDS["f32"].encode(exact(*numbers))))
 
 
 STEPS_OF_VALUES: Mapping[str, Callable[..., Row]] = {
@@ -155,7 +168,7 @@ STEPS_OF_VALUES: Mapping[str, Callable[..., Row]] = {
 
 def after(x: Sequence[float], steps: Sequence[tuple[str, tuple[Any, ...]]]) -> Row:
     """Return a row after its steps, each a name of STEPS_OF_VALUES with further arguments."""
-    values = [Near(each) for each in x]
+    values = [_known(each) for each in x]
     for name, more in steps:
         values = STEPS_OF_VALUES[name](values, *more)
     return values

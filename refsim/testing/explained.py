@@ -15,7 +15,7 @@ from refsim.causes.effort import WORK, Clock, Limit
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.search import Named
 from refsim.compare.code_line import codes_of
-from refsim.computations.ways import Cause, Codes, Family
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
 from refsim.conversions import decode, encode
 from refsim.device import Device
 from refsim.device.compile import compiled
@@ -87,6 +87,17 @@ def likely_causes(
     return found
 
 
+MOST_ELEMENTS = 1 << 15
+"""Elements of the largest test case on which the choices of a computation are tried."""
+
+
+def _by_size(known: Sequence[Witness], problem: Any, *, failed: bool) -> list[Any]:
+    """Return a few other test cases that failed, or that passed, large ones first."""
+    fitting = [each for each in known if each.failed is failed and each.elements <= MOST_ELEMENTS]
+    by_size = sorted(fitting, key=lambda each: -each.elements)
+    return [each.problem for each in by_size if each.problem != problem][: CONFIRMED - 1]
+
+
 def _failing(problem: Any, known: Sequence[Witness]) -> list[Any]:
     """Return the test case and the smallest others that failed."""
     failing = [each for each in known if each.failed and each.problem != problem]
@@ -94,10 +105,13 @@ def _failing(problem: Any, known: Sequence[Witness]) -> list[Any]:
 
 
 def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
-    """Return the choices of `Kernel(computes=...)` that reproduce every wrong output of all failing test cases tried."""
+    """Return the choices of `Kernel(computes=...)` that reproduce every wrong output of all failing test cases tried.
+
+    A choice must also leave the outputs of test cases that passed as they are.
+    """
     if diet.kernel.computes is None:
         return ()
-    cases = _failing(problem, known)
+    cases = [problem, *_by_size(known, problem, failed=True)]
     shared: dict[str, dict[str, Named]] = {}
     try:
         for case in cases:
@@ -110,6 +124,11 @@ def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple
                 shared[name] = {says: one for says, one in mine.items() if says in shared.get(name, mine)}
     except RefsimError:
         return ()
+    right = _by_size(known, problem, failed=False)
+    shared = {
+        name: {says: one for says, one in each.items() if not _changes(diet, name, right, one)}
+        for name, each in shared.items()
+    }
     if not shared or not all(shared.values()):
         return ()
     first = {name: next(iter(each.values())) for name, each in shared.items()}
@@ -122,6 +141,24 @@ def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple
         )
         for one in {str(each): each for each in first.values()}.values()
     )
+
+
+def _changes(diet: Diet, name: str, cases: Sequence[Any], named: Named) -> bool:
+    """Return whether causes, by their words, would change an output of some test cases."""
+    for case in cases:
+        computed = diet.kernel.computed(case, diet.device.target)
+        subject = computed.get(name, computed.get(""))
+        if subject is None or isinstance(subject, np.ndarray):
+            continue
+        own = {each.says: each for each in subject.causes()}
+        same = Named(tuple(own[each.says] for each in named.causes if each.says in own), 0, is_whole=True)
+        with suppress(DoesNotApplyError):
+            if (
+                len(same.causes) == len(named.causes)
+                and (subject.codes(same.plan_from(subject.usual)) != subject.codes(subject.usual)).any()
+            ):
+                return True
+    return False
 
 
 def _by_shape(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:

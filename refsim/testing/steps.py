@@ -355,6 +355,7 @@ def layer_norm(
 def softmax(scale: float = 1.0, *, order: Order | None = None, how: How = ()) -> ComposedStep:
     """Return the step e^(scale (x - max)) over its sum, for each row; the sum is in the order of `rms_norm`.
 
+    The exponent of 2 is fma(x, s, -fl(max s)), s = fl(scale log2(e)), as refsim's own kernel, unless `how` says another.
     softmax().kind is "stage". Raises RefsimError when it is called, for a text of `how` that names no way. Source:
     PyTorch, nn.functional.softmax; PTX ISA, ex2.
     """
@@ -440,7 +441,7 @@ def quantize(
     per: str | int | tuple[int, int] = ROW,
     scale: str = "f32",
     quotient: str = "reciprocal",
-    nan: str = "spreads",
+    nan: str | None = None,
     recipe: str | None = None,
     eps: float | None = None,
     tensor_scale: Operand | None = None,
@@ -448,14 +449,18 @@ def quantize(
 ) -> ComposedStep:
     """Return the step that quantizes values: to a block format (mxfp8, mxfp4, nvfp4), or e4m3 or e5m2 with scales.
 
-    FP8: one scale `per` "tensor", "row", N columns of a row, or block (rows, columns). `scale`, `quotient`, `nan` and
-    `eps` are those of `refsim.scaling.quantize`; `quotient` may also be "largest" (x * fl(MAX / amax)) or "approximate"
-    (rcp.approx.ftz). Block formats: `recipe` is a rule of `refsim.quantize`, `tensor_scale` the given factor of NVFP4.
+    FP8: one scale `per` "tensor", "row", N columns of a row, or block (rows, columns). `scale`, `quotient`, `nan`
+    ("spreads" by default) and `eps` are those of `refsim.scaling.quantize`; `quotient` may also be "largest" (x *
+    fl(MAX / amax)) or "approximate" (rcp.approx.ftz). A scale of the tensor ignores NaN, its eps is 1e-12. Block
+    formats: `recipe` is a rule of `refsim.quantize`, `tensor_scale` the given factor of NVFP4.
     quantize("nvfp4").kind is "quantize". Raises RefsimError for unknown names. Source: DeepGEMM,
     per_token_cast_to_fp8; the recipe's entry.
     """
     is_block = to in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
     if not is_block:
+        if per == TENSOR and nan is not None:
+            rule = "a NaN has no part in the scale of a tensor"
+            raise RefsimError("bad-kernel", f'nan={nan!r} with per="tensor"', "quantize(...)", rule, "leave out nan=")
         format_named(to)
         scale_kind(scale)
         named("quotient", quotient, QUOTIENT_WORDS)
@@ -474,7 +479,9 @@ def quantize(
                 for kind, says, rule in settings
             )
         else:
-            rules = tuple(_settled(row, eps, None) for row in _fp8_rules(given.shape, to, per, scale, quotient, nan))
+            rules = tuple(
+                _settled(row, eps, None) for row in _fp8_rules(given.shape, to, per, scale, quotient, nan or "spreads")
+            )
         form = rules[0].element.to
         return QuantizedTensor(
             x, given.format, rules, QuantizerOutput.CODES, given.shape, form, form, BY_ROWS, 0, given.shape[1], variants

@@ -1,6 +1,7 @@
 """The second definition of composed steps: it judges nearly every element, agrees with the right, and finds a wrong one."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from conformance.fused_kernels.trials import CASES, kernels
 from refsim import device
 from refsim.compare import within_bound
 from refsim.kernels import Bounded
+from refsim.reference.fused_steps import after, code_of
 from refsim.testing import run_campaign, steps, verdicts
 from refsim.testing.composed_definition import definition_of
 
@@ -103,3 +105,22 @@ def _writes(outputs, run):
         return {name: array.copy() for name, array in outputs.items()}
 
     return written
+
+
+@pytest.mark.parametrize(
+    ("row", "step"),
+    [
+        ((1e30, 2.0), ("norm", (None, None, 1e-6, False))),
+        ((float("inf"), 2.0), ("norm", (None, None, 1e-6, True))),
+        ((float("nan"), 2.0), ("softmax", (1.0,))),
+        ((3e38, 2.0), ("softmax", (4.0,))),
+        ((3e38, 2.0), ("added to", ([3e38, float("inf")],))),
+        ((float("inf"), 0.0), ("multiplied by", ([0.0, float("inf")],))),
+    ],
+)
+def test_a_value_that_float32_cannot_hold_is_not_judged(row: tuple[float, ...], step: tuple[str, Any]) -> None:
+    assert code_of(after(row, [step])[0], "f32") is None
+
+
+def test_an_exponential_below_the_normal_numbers_is_zero_or_flushed() -> None:
+    assert code_of(after([1e30], [("silu", (None,))])[0], "bf16") == 0x714A
