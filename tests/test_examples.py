@@ -28,6 +28,7 @@ REASONS = {
     ".ci/run types it into a fresh checkout": 2,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "it needs a GPU": 2,
+    "tests/testing/test_fused_kernels.py runs it": 5,
     "it needs a checkout of CUTLASS and nvcc": 1,
     "it needs a checkout of DeepGEMM and nvcc": 1,
     "what a GPU that differs would show": 1,

@@ -112,4 +112,4 @@ def of_integers(seed: int) -> Iterator[Pair]:
     shuffled = p.whole(b=p.b[:, random.permutation(K)]).astype(np.int32)
     yield Pair("held out: integers, K of B in another order", "", shuffled, None, None, plain)
     tripled = p.whole(za=3 * p.za).astype(np.int32)
-    yield Pair("held out: integers, the zero point three times", "", tripled, None, None, plain)
+    yield Pair("integers: the zero point three times", Family.ZERO_POINT, tripled, None, None, plain)

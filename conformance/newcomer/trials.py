@@ -41,6 +41,7 @@ SUSPECTED = {
     "transposed": (),
     "swizzle-not-undone": (),
     "tail": (),
+    "wrong-axis-stride": ("stride: ",),
 }
 """The causes that a suspect may stand for, each with what a report may say in other words; all other classes of `bugs.toml`
 must stay without a name."""

@@ -18,7 +18,7 @@ EVERY_RUN = (
     "integers, integers: no K za zb",
     "integers, integers to s8: symmetric",
     "integers, equal: integers to s8",
-    "integers, held out: integers, the zero point three times",
+    "integers, integers: the zero point three times",
     "weights, u4 weights in bf16: scales a group late",
     "weights, u4 weights in bf16: rounded otherwise first",
     "weights, u4 weights in f16: rounded otherwise first",

@@ -200,7 +200,12 @@ TABLE = {
         FLOATS % "y[i] = a[i] * 2.0f;",
         FLOATS % "y[i] = a[(i ^ 1) < rows * cols ? i ^ 1 : i] * 2.0f;",
     ),
-    "a neighbour in shared memory": (PLAIN, "", SHARED % "t", SHARED % "(i ^ 1) < rows * cols ? t ^ 1 : t"),
+    "a neighbour in shared memory": (
+        PLAIN,
+        "elements permuted: neighbouring runs of 4 bytes",
+        SHARED % "t",
+        SHARED % "(i ^ 1) < rows * cols ? t ^ 1 : t",
+    ),
     "another stride": (ROWS, "", SUM % STRIDED, SUM % STRIDED.replace("r * cols", "r * (cols & ~7)")),
     "the right kernel": (PLAIN, "", SHARED % "t", SHARED % "t"),
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.testing.suspects import arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import arithmetic, orders, places, registers, scales, terms
 from refsim.testing.suspects.trials import REPAIRS
 from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
@@ -16,6 +16,7 @@ CHAIN = "add.rn.f32 %f1, {}, {};\n add.rn.f32 %f2, %f1, {};\n add.rn.f32 %y, %f2
 FMAS = "fma.rn.f32 %f1, %x, %z, 0f3DCCCCCD;\n fma.rn.f32 %y, %w, %w, %f1;"
 SAMF = "fma.rn.f32 %f1, %w, %w, 0f3DCCCCCD;\n fma.rn.f32 %y, %x, %z, %f1;"
 TAIL = "mov.u32 %r9, %n;\n {} setp.lt.u32 %p1, %t, %r9;\n selp.f32 %y, %x, %z, %p1;"
+BIASED = "add.u32 %r1, %t, {};\n shl.b32 %r2, %r1, 23;\n mov.b32 %y, %r2;"
 AND = "and.b32 %r9, %n, -8;\n"
 XOR = "shr.u32 %r1, %t, 3;\n and.b32 %r2, %r1, 3;\n {} " + EXCHANGED
 TERM = "cvt.rn.f32.u32 %f1, {};\n fma.rn.f32 %f2, %f1, 0f3DCCCCCD, 0f3F8CCCCD;\n mul.rn.f32 %f3, %f2, %x;\n"
@@ -261,6 +262,17 @@ TABLE = {
         "ld.global.u32 %r1, [%a];\n shr.u32 %r2, %r1, 16;\n and.b32 %r2, %r2, 1;\n add.u32 %r1, %r1, %r2;\n"
         "add.u32 %r1, %r1, 32767;\n shr.u32 %r1, %r1, 16;\n cvt.rn.f32.u32 %y, %r1;",
     ),
+    "a factor applied twice": (
+        scales.applied_once,
+        "mul.rn.f32 %f1, %x, %z;\n mul.rn.f32 %y, %f1, %z;",
+        "mul.rn.f32 %y, %x, %z;",
+    ),
+    "a code for its power of two": (
+        scales.decoded_as_power,
+        "cvt.rn.f32.u32 %y, %t;",
+        "shl.b32 %r1, %t, 23;\n mov.b32 %y, %r1;",
+    ),
+    "another bias": (scales.bias_moved, BIASED.format(126), BIASED.format(127)),
     "tail": (places.tail_kept, TAIL.format(AND), TAIL.format("")),
     "swizzled": (places.not_swizzled, XOR.format("xor.b32 %r3, %t, %r2;"), XOR.format("mov.b32 %r3, %t;")),
 }
@@ -274,5 +286,7 @@ def test_some_edit_computes_what_is_right(name: str) -> None:
 
 
 def test_every_repair_is_tried_here() -> None:
-    """But for those of ldmatrix, which a test of its own has."""
-    assert {row.rule for row in REPAIRS} - {rule for rule, _, _ in TABLE.values()} == {places.transposed}
+    """But for those of descriptors, which other tests have."""
+    tried = {rule for rule, _, _ in TABLE.values()}
+    others = {getattr(row.rule, "func", row.rule) for row in REPAIRS if row.rule not in tried}
+    assert others == {registers.swizzle_described}

@@ -323,6 +323,7 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
         defines={"WIDTH": 8, "FAST": None},
         include=(case.parent,),
         compiler="nvrtc",
+        computes=testing.steps.fused(testing.steps.load("x"), testing.steps.store("y")),
         products={"gemm": testing.KernelProduct(lambda a, b: recipe(len(a)), "y", "bf16", "bf16", "e4m3", n=8)},
     )
     open_bits = testing.Promise.BOUNDED(because="one rounding")
