@@ -173,7 +173,7 @@ TABLE = {
         ROWS,
         # Both are what happens: a sum of the next row is the next row's output. Which is found depends on what is drawn.
         (
-            "off by one: each element lies one before its place, output y; ",
+            "off by one: each element lies one before its place, output y",
             "off-by-one row: each row is read one behind its place, input a",
         ),
         SUM % STRIDED,
