@@ -82,7 +82,7 @@ def rearranged(diet: Diet, problems: Sequence[Any], *, budget: Budget) -> Suspic
 
 
 def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspicion | None:
-    """Return the candidate as the cause if it mends the test cases, for one of its inputs alone if that is enough."""
+    """Return the cause if the candidate mends the test cases, with one of its inputs if that one is enough."""
     if not _mends(diet, problems[0], candidate):
         return None
     alone = [((name,), (way,)) for name, way in zip(*candidate, strict=True)] if len(candidate[0]) > 1 else []
@@ -96,7 +96,7 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
 
 
 def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int:
-    """Return how many test cases a rearrangement mends, at most 3; 0 if one stays wrong that it changes."""
+    """Return how many test cases a rearrangement mends, at most 3; 0 if it changes one and does not mend it."""
     names, (way, *_) = candidate
     count = 1
     for problem in problems[1:]:
