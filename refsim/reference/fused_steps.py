@@ -30,9 +30,9 @@ class Near(NamedTuple):
     error: float = 0.0
 
     def off(self, relative: float) -> "Near":
-        """Return the value with one more relative error; UNKNOWN where it may leave the range of float32."""
+        """Return the value with one more relative error; UNBOUNDED where it may leave the range of float32."""
         size = abs(self.value) + self.error
-        return Near(self.value, self.error + size * relative + 2.0**-149) if size <= F32_MAX else UNKNOWN
+        return Near(self.value, self.error + size * relative + 2.0**-149) if size <= F32_MAX else UNBOUNDED
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -41,7 +41,7 @@ class Near(NamedTuple):
 
 
 Row = list[Near]
-UNKNOWN = Near(0.0, math.inf)
+UNBOUNDED = Near(0.0, math.inf)
 """A value of which nothing is certain, such as NaN, an infinity and what follows from them."""
 
 
@@ -60,7 +60,7 @@ def over(x: Near, y: Near, relative: float = OF_APPROXIMATION) -> Near:
     """Return a quotient; its bound is infinite where the divisor may be zero."""
     least = abs(y.value) - y.error
     if not least > 0:
-        return UNKNOWN
+        return UNBOUNDED
     value = x.value / y.value
     return Near(value, (x.error + abs(value) * y.error) / least).off(relative)
 
@@ -69,13 +69,13 @@ def total(values: Row) -> Near:
     """Return the sum of a row in any order."""
     size = math.fsum(abs(each.value) + each.error for each in values)
     error = math.fsum(each.error for each in values) + size * ROUNDED * (len(values) + 1)
-    return Near(math.fsum(each.value for each in values), error) if size <= F32_MAX else UNKNOWN
+    return Near(math.fsum(each.value for each in values), error) if size <= F32_MAX else UNBOUNDED
 
 
 def exponential(x: Near) -> Near:
     """Return e^x by an approximate power of two."""
     if x.value > 80 or x.error > 1:
-        return UNKNOWN
+        return UNBOUNDED
     if x.value < -86:  # a subnormal number, which an instruction may flush
         return Near(0.0, F32_NORMAL)
     value = math.exp(x.value)
@@ -94,7 +94,7 @@ def norm(x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: f
     variance = plus(over(total([times(each, each) for each in x]), count), Near(eps, eps * ROUNDED))
     least = variance.value - variance.error
     if not least > 0:
-        return [UNKNOWN] * len(x)
+        return [UNBOUNDED] * len(x)
     root = 1 / math.sqrt(variance.value)
     inverse = Near(root, root * variance.error / least).off(OF_APPROXIMATION)
     y = [times(each, inverse) for each in x]
@@ -107,7 +107,7 @@ def softmax_near(x: Row, scale: float) -> Row:
     """Return e^(scale (x - max)) over its sum."""
     top, error = max(each.value for each in x), max(each.error for each in x)
     if not (abs(top) + error) * max(1.0, abs(scale) * 2) <= F32_MAX:
-        return [UNKNOWN] * len(x)
+        return [UNBOUNDED] * len(x)
     powers = [exponential(times(plus(each, Near(-top, error)), Near(scale, abs(scale) * ROUNDED))) for each in x]
     whole = total(powers)
     return [over(each, whole) for each in powers]
@@ -143,7 +143,7 @@ def held_in(x: Row, format: str) -> Row:
 
 
 def _known(value: float) -> Near:
-    return Near(value) if math.isfinite(value) else UNKNOWN
+    return Near(value) if math.isfinite(value) else UNBOUNDED
 
 
 def certain(x: Near, by: float, bounded: Callable[[Near, Near], Near], exact: Callable[..., ExactNumber]) -> Near:
