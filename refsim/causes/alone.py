@@ -145,6 +145,7 @@ class OtherOutput(Computation):
 
 
 LEAST = 4
+SHAPES_OF_VALUES = (Family.FACTOR, Family.OFFSET, Family.VALUES)
 _FAMILIES = {
     "NaN dropped": Family.NAN,
     "off-by-one row": Family.SHIFTED,
@@ -185,7 +186,7 @@ def between_outputs(
             tried.whole += _by_readings(one, other, format, limit)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
-    fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
+    fitting.sort(key=lambda each: _looseness(each[1].whole[0]))
     differing = found[0][1].differing
     if differing < LEAST:
         fitting = []
@@ -247,9 +248,10 @@ def is_nan_alone(codes: Codes, format: Format) -> bool:
     return bool(np.isnan(decode(codes, format)).all())
 
 
-def _is_loose(named: Named) -> bool:
-    """Return whether an explanation leaves values free, as a dropped NaN may be any number."""
-    return any(cause.family == Family.NAN for cause in named.causes)
+def _looseness(named: Named) -> int:
+    """Return 0 for a cause, 1 for a shape of values, 2 where values are free, as a dropped NaN may be any number."""
+    families = {cause.family for cause in named.causes}
+    return 2 if Family.NAN in families else int(not families.isdisjoint(SHAPES_OF_VALUES))
 
 
 def _plain(whole: list[Named]) -> list[Named]:

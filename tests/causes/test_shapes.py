@@ -193,3 +193,18 @@ def test_lines_with_equal_sums_are_told_from_the_same_lines():
     assert [named.causes[0].family for named in shapes_of(got, want, E4M3)] == [Family.ORDER]
     got[3, 4], got[5, 6] = got[3, 4] ^ 1, got[5, 6] ^ 1
     assert not shapes_of(got, want, E4M3)
+
+
+def test_a_cause_of_either_side_is_named_before_a_shape_of_values():
+    """Codes of FNUZ are twice as large, and infinities made finite are a map of values: both sides name the cause."""
+    finite = refsim.encode(np.abs(VALUES), "e4m3")
+    fnuz = refsim.encode(refsim.decode(finite, "e4m3"), "e4m3fnuz")
+    infinite = np.where(VALUES > 1.5, np.inf, VALUES).astype(np.float32)
+    largest = np.where(VALUES > 1.5, np.finfo(np.float32).max, VALUES).astype(np.float32)
+    for one, other, format, family in (
+        (finite, fnuz, "e4m3", Family.FNUZ),
+        (infinite, largest, "f32", Family.SATURATION),
+    ):
+        for pair in ((one, other), (other, one)):
+            found = explain_diff(*pair, format)
+            assert family in [cause.family for each in found.named for cause in each.causes]
