@@ -86,10 +86,10 @@ def _compile() -> None:
 class Worker:
     """A process that computes with the sources of one tree, on one core."""
 
-    def __init__(self, tree: Path, way: str) -> None:
+    def __init__(self, tree: Path, way: str, script: str = __file__) -> None:
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(tree), "--serve", way],
+            [sys.executable, script, str(tree), "--serve", way],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
