@@ -8,10 +8,8 @@ started yet, and the copies are started one by one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import TensorMap
@@ -22,9 +20,9 @@ from refsim.ptx.checks.marks import AccessPart, Repeats
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import READ, WRITE, Access
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 
-Array = NDArray[Any]
 Begin = Callable[[Transfer, Lanes, int | None], None]
 """Starts a shown transfer: the transfer, the lane with the target memory, and the address of its mbarrier."""
 

@@ -8,7 +8,6 @@ and its address, and leaves out items outside the tensor."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from refsim.ptx.async_ops.transfers import End, UnitHost
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import ASYNC, MAP_PROXY, READ, Access
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.memory.tensor_map import REPLACE_RULE, decoded, set_in_vain
 from refsim.ptx.text.syntax import place
@@ -142,11 +142,10 @@ def _items(placed: Placement, width: int) -> tuple[Offsets, Offsets]:
     return shared, source
 
 
-def _flat(values: NDArray[Any]) -> Offsets:
+def _flat(values: Array) -> Offsets:
     return np.ascontiguousarray(values, np.int64).reshape(-1)
 
 
-Array = NDArray[Any]
 TENSOR_RULE = "PTX ISA, cp.async.bulk.tensor"
 BEYOND_RANK = "map-beyond-rank"
 BOX_ALIGN, INTERLEAVED = 128, "boxes of an interleaved tensor map are not modeled"

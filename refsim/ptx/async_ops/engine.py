@@ -8,10 +8,8 @@ observers of memory see the reads and the future writes of a transfer when the t
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.tma import TensorMap
 from refsim.ptx.async_ops.box_batches import BoxBatch, batch_of, loaded, stored
@@ -22,10 +20,10 @@ from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.atomic import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, AccessError, Space, rank_of
 from refsim.ptx.text.syntax import place
 
-Array = NDArray[Any]
 REDUCE_RULE = "PTX ISA, cp.reduce.async.bulk.tensor: operations and types"
 STORE_RULE = "PTX ISA, st.async and red.async: the mbarrier lies in the memory of the CTA that the destination is in"
 GROUP_RULE = (
@@ -90,7 +88,7 @@ class TransferWatchers:
             flight.stamp = machine.races.transfer_sent(seen, partial(repeats, flight, flying, seen.space))
 
 
-def repeats(flight: Transfer, flying: Iterable[Transfer], space: Space, index: Array, width: int) -> NDArray[np.bool_]:
+def repeats(flight: Transfer, flying: Iterable[Transfer], space: Space, index: Array, width: int) -> Bools:
     """Return for each item (by number) whether the copy to global memory leaves the value that would be there without it,
     because the value is there already or another copy in flight brings it. This
     assumes that the sources of copies in flight do not change; a change is a finding of its own."""

@@ -10,12 +10,13 @@ sync/mbarriers models the other way to learn of completion: an mbarrier at which
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, get_args
+from typing import Generic, Literal, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement, place
 
 
@@ -105,7 +106,7 @@ class AsyncOp(Protocol):
     def units(self) -> NDArray[np.int64]:
         """Return the unit of each of its parts, rising; parts of one unit take effect together."""
 
-    def part(self, chosen: NDArray[np.bool_]) -> Self:
+    def part(self, chosen: Bools) -> Self:
         """Return the chosen parts as an operation of their own."""
 
     def performed(self) -> Self:
@@ -114,7 +115,7 @@ class AsyncOp(Protocol):
     def complete(self) -> None:
         """Mark it as complete for the checks, after a thread has waited for it."""
 
-    def writes_to(self, start: int, width: int) -> NDArray[Any]:
+    def writes_to(self, start: int, width: int) -> Array:
         """Return which of its parts write to these bytes of the flat shared memory."""
 
 
@@ -147,14 +148,14 @@ class Queue(Generic[Op]):
             operation = self.flying[place]
             self.flying[place : place + 1] = self._performed(operation, self._some(operation, 0.5))
 
-    def perform(self, chosen: Callable[[Op], NDArray[np.bool_]]) -> None:
+    def perform(self, chosen: Callable[[Op], Bools]) -> None:
         """Perform the parts in flight that `chosen` selects and that the policy has not performed yet."""
         flying: list[Op] = []
         for operation in self.flying:
             flying += [operation] if operation.is_performed else self._performed(operation, chosen(operation))
         self.flying = flying
 
-    def complete(self, chosen: Callable[[Op], NDArray[np.bool_]]) -> None:
+    def complete(self, chosen: Callable[[Op], Bools]) -> None:
         """Complete the parts in flight that `chosen` selects, after a thread has waited for them."""
         still: list[Op] = []
         for operation in self.flying:
@@ -174,18 +175,18 @@ class Queue(Generic[Op]):
                 return operation, int(np.argmax(there))
         return None
 
-    def _performed(self, operation: Op, now: NDArray[np.bool_]) -> list[Op]:
+    def _performed(self, operation: Op, now: Bools) -> list[Op]:
         first, rest = _cut(operation, now)
         return [*([] if first is None else [first.performed()]), *([] if rest is None else [rest])]
 
-    def _some(self, operation: Op, share: float) -> NDArray[np.bool_]:
+    def _some(self, operation: Op, share: float) -> Bools:
         assert self.choice is not None
         units = operation.units - int(operation.units[0])
-        drawn: NDArray[np.bool_] = self.choice.random(int(units[-1]) + 1) < share
+        drawn: Bools = self.choice.random(int(units[-1]) + 1) < share
         return drawn[units]
 
 
-def _cut(operation: Op, chosen: NDArray[np.bool_]) -> tuple[Op | None, Op | None]:
+def _cut(operation: Op, chosen: Bools) -> tuple[Op | None, Op | None]:
     """Return the chosen parts and the rest, None for an empty side."""
     if chosen.all():
         return operation, None

@@ -6,10 +6,8 @@ arrives at an mbarrier. An operation is in flight until a thread has observed th
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import SHARE
@@ -20,10 +18,10 @@ from refsim.ptx.checks.undefined import ProductReads, tear
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import TensorBox
 from refsim.ptx.lowering.blocks import BasicBlock
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.tensor_map import TENSOR_LANES, TensorMemory
 from refsim.ptx.text.syntax import Statement, place
 
-Array = NDArray[Any]
 LEAK, LEAK_RULE = (
     "tensor-memory-leak",
     "PTX ISA, tcgen05.alloc: all that was allocated is deallocated before the kernel exits",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.formats import element_named, float_named
 from refsim.numerics.sparse import sparsity_of
@@ -36,11 +35,11 @@ from refsim.ptx.execution.tensor_product import (
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
 from refsim.ptx.isa.products import MmaKind, Scales, array_type, tensor_kind
 from refsim.ptx.memory.access import ASYNC, READ, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.memory.tensor_map import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _CHUNK = 16
 _METADATA_RULE = "CUTLASS, mma_traits_sm100.hpp: the last bit of the address becomes the sparsity selector"
 _UPPER = 16  # the first of the upper lanes of each 32
@@ -126,7 +125,7 @@ class TensorMover(TensorPipe):
         first = cta - cta % geometry.cluster_ctas % 2
         return [first, first + 1]
 
-    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int, lane: int = 0) -> TensorBox:
+    def _box(self, one: Lanes, address: int, used: Bools, width: int, cta: int, lane: int = 0) -> TensorBox:
         """Return the columns from an address on; raise a fault for a wrong lane or unallocated columns."""
         if address >> LANE_SHIFT != lane:
             other = f", D lane {lane}" * (lane != 0)
@@ -200,7 +199,7 @@ class SharedReads:
     lanes: Lanes
     form: TensorForm
     items: dict[tuple[int, str], Array] = field(default_factory=dict)
-    torn: dict[tuple[int, str], NDArray[np.bool_]] = field(default_factory=dict)
+    torn: dict[tuple[int, str], Bools] = field(default_factory=dict)
 
     def steady(self) -> Array:
         """Return the chunks that do not change."""
@@ -265,7 +264,7 @@ class TensorCore(TensorMover):
         return [self._box(one, asked.a, self._a_used(asked, peer), asked.form.a_columns, cta, asked.lane)]
 
     @staticmethod
-    def _a_used(asked: ProductAsked, peer: int) -> NDArray[np.bool_]:
+    def _a_used(asked: ProductAsked, peer: int) -> Bools:
         used = np.zeros(TENSOR_LANES, np.bool_)
         used[np.concatenate(asked.a_lanes(peer))] = True
         return used
@@ -315,7 +314,7 @@ class TensorCore(TensorMover):
             return self._read(one, pieces, width, cta) if len(pieces) else None
 
         asked = OperandsAsked(one, [peer], sides, lambda side, chunks: chunk_rows(form, side, chunks), access)
-        torn, events = dict[str, NDArray[np.bool_]](), dict[str, Array]()
+        torn, events = dict[str, Bools](), dict[str, Array]()
         if machine.races is not None:
             machine.races.product = shown
         if machine.tracking is not None:

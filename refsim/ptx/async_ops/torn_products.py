@@ -5,10 +5,8 @@ observer that would report something stops the trial. The work is then shown aga
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.transfers import UnitHost
@@ -18,6 +16,7 @@ from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import CORE_ROW, turns
 from refsim.ptx.findings.record import DoubtError
 from refsim.ptx.memory.access import ASYNC, READ, Access, Observer
+from refsim.ptx.memory.arrays import Array, Bools
 
 
 def watching(machine: Machine, name: str) -> list[Observer]:
@@ -55,9 +54,8 @@ def look(observers: Sequence[Observer], access: Access) -> None:
         observer.before(access)
 
 
-Array = NDArray[Any]
 Operands = dict[str, tuple[Array, Array | None]]  # by side: chunks (units, chunks), and a mask of those to show
-Sides = dict[str, NDArray[np.bool_]]  # for "a" and "b" in shared memory: (units, chunks), or (units, rows)
+Sides = dict[str, Bools]  # for "a" and "b" in shared memory: (units, chunks), or (units, rows)
 _BLOCK = 8  # rows of a core matrix
 
 
@@ -70,7 +68,7 @@ class OperandsAsked:
     leads: Lanes
     units: list[int]
     sides: Operands
-    table: Callable[[str, int], NDArray[np.bool_]]
+    table: Callable[[str, int], Bools]
     access: Callable[[Operands, Sides], Access | None]
 
 
@@ -78,7 +76,7 @@ class OperandsAsked:
 class TornNow:
     """By side: the finding, and the rows or columns that change (units, rows); and a mask of their chunks."""
 
-    found: dict[str, tuple[RefsimError, NDArray[np.bool_]]] = field(default_factory=dict)
+    found: dict[str, tuple[RefsimError, Bools]] = field(default_factory=dict)
     chunks: Sides = field(default_factory=dict)
 
     def events(self, leads: Lanes) -> dict[str, Array]:

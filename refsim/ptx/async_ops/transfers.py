@@ -23,10 +23,9 @@ from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.isa.atomic import ElementUpdate
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.memory.access import UPDATE, WRITE, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, Addresses, Region, Space
 from refsim.ptx.text.syntax import place
-
-Array = NDArray[Any]
 
 
 class CopyWatch(Protocol):
@@ -82,7 +81,7 @@ class AsyncCopy:
         """Return the warp of each lane."""
         return self.lanes.warp
 
-    def part(self, chosen: NDArray[np.bool_]) -> "AsyncCopy":
+    def part(self, chosen: Bools) -> "AsyncCopy":
         """Return the copy of the lanes where `chosen`, a mask over the lanes of this copy, is true."""
         return replace(
             self,
@@ -113,10 +112,10 @@ class AsyncCopy:
             if self.host.proxies is not None:
                 self.host.proxies.landed(self.index, self.size, agents)
 
-    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+    def writes_to(self, start: int, width: int) -> Bools:
         """Return for each lane whether it writes to bytes [start, start + width) of the flat shared memory."""
         first = self.index * self.size
-        there: NDArray[np.bool_] = (first < start + width) & (first + self.size > start)
+        there: Bools = (first < start + width) & (first + self.size > start)
         return there
 
     def items(self) -> Array:
@@ -207,7 +206,7 @@ class Copies:
         state.mark_written(access.index, size)
         self.queue.start(flight)
 
-    def _repeats(self, flight: AsyncCopy, access: Access) -> NDArray[np.bool_]:
+    def _repeats(self, flight: AsyncCopy, access: Access) -> Bools:
         """Return which lanes copy to a place the bytes that their own copy in flight writes there, which is a note."""
         in_flight, again = self.machine.in_flight, np.zeros(flight.lanes.count, np.bool_)
         if in_flight is None or not in_flight.met_by(access).any():
@@ -337,7 +336,7 @@ class Transfer:
         """Return the lane that requested it."""
         return int(self.lanes.ids[0])
 
-    def part(self, chosen: NDArray[np.bool_]) -> "Transfer":
+    def part(self, chosen: Bools) -> "Transfer":
         return self
 
     def fetch(self) -> None:
@@ -412,15 +411,15 @@ class Transfer:
                 self.reads, self.lane + races.first if by_thread else races.phases.agent_of(self.barrier)
             )
 
-    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+    def writes_to(self, start: int, width: int) -> Bools:
         """Return whether it still writes some of these bytes of the flat shared memory."""
         return self._touches(self.writes, start, width)
 
-    def reads_from(self, start: int, width: int) -> NDArray[np.bool_]:
+    def reads_from(self, start: int, width: int) -> Bools:
         """Return whether it still reads some of these bytes of the flat shared memory."""
         return self._touches(self.reads, start, width)
 
-    def _touches(self, access: Access | None, start: int, width: int) -> NDArray[np.bool_]:
+    def _touches(self, access: Access | None, start: int, width: int) -> Bools:
         if access is None:
             return ~_ALL
         first = access.index * access.width

@@ -50,11 +50,11 @@ from refsim.ptx.isa.fragments import chained_product, matrices, packing_of, regi
 from refsim.ptx.isa.products import array_type, wgmma_kind
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.memory.access import ASYNC
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.text.syntax import Statement, place
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 MOST = 1 << 26  # bytes of operands that wait for their sums
 
 
@@ -69,7 +69,7 @@ class OperandsRead:
     a: Array
     b: Array
 
-    def part(self, chosen: NDArray[np.bool_]) -> "OperandsRead":
+    def part(self, chosen: Bools) -> "OperandsRead":
         """Return the product of the chosen warpgroups only."""
         lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
         groups, product = self.groups[chosen], self.product.part(chosen)
@@ -174,7 +174,7 @@ class ProductInFlight:
         """Return the warpgroups."""
         return groups_of(self.lanes)
 
-    def part(self, chosen: NDArray[np.bool_]) -> "ProductInFlight":
+    def part(self, chosen: Bools) -> "ProductInFlight":
         """Return the product of the warpgroups where the mask `chosen` is true."""
         a, b = self.places
         lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
@@ -194,7 +194,7 @@ class ProductInFlight:
         if self.host.races is not None:
             self.host.races.products_read(self.reads, self.units, self.begun, self)
 
-    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+    def writes_to(self, start: int, width: int) -> Bools:
         return np.zeros(len(self.group), np.bool_)
 
     def items(self) -> Iterator[Array]:

@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.memory.access import Access
-
-Array = NDArray[Any]
+from refsim.ptx.memory.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ fence. Earlier accesses of the writer are only ordered by a release.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.happens_before import Clocks
@@ -23,9 +21,9 @@ from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.matrix_operands import CORE_ROW
 from refsim.ptx.memory.access import CLUSTER, GPU, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import Space
 
-Array = NDArray[Any]
 Pairs = tuple[Array, Array]
 _MOST, _LANES = 64, 64  # most events to visit and most lanes that ask; beyond, chains are walked one by one
 _EACH = 2  # chains of a lane from which this pays
@@ -180,7 +178,7 @@ class Comparisons:
 
     def _doubtful(
         self, marks: Marks, lanes: Ids, granules: Array, agents: Array, numbers: Array, *, reads: bool
-    ) -> NDArray[np.bool_]:
+    ) -> Bools:
         """Return which lanes may not come after all that the marks of their granules hold: accesses `numbers` of threads
         `agents`, and the chains before them."""
         doubtful, linked = ~self.strict.is_ordered(lanes, agents, numbers), np.zeros(len(lanes), np.bool_)
@@ -195,8 +193,8 @@ class Comparisons:
         return doubtful
 
     def _beside_equal(
-        self, part: AccessPart, repeats: Repeats, who: Array, granule: Array, others: Pairs, doubtful: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+        self, part: AccessPart, repeats: Repeats, who: Array, granule: Array, others: Pairs, doubtful: Bools
+    ) -> Bools:
         """Return which granules of a copy already hold the bytes that it writes, from another unordered copy; this is a
         note. `who`, `granule`, `others` (threads, access numbers) and `doubtful` are the candidates of `compare`, one
         each."""
@@ -266,7 +264,7 @@ class Comparisons:
             self.crowded |= bool((self.users[warp[new]] > 1).any())
         return self.crowded and bool((self.users[warp[lanes]] > 1).any())
 
-    def _in_warp(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+    def _in_warp(self, lanes: Ids, agents: Array, numbers: Array) -> Bools:
         """Return which accesses other lanes of the lanes' warps made, volatile ones that do not poll. Such accesses are
         morally strong, but lanes that use them in place of __syncwarp rely on the order in which they run. Source: CUDA
         C++ Programming Guide, independent thread scheduling."""
@@ -274,23 +272,23 @@ class Comparisons:
         near &= agents != lanes + self.first
         return near & self._are_made_by(numbers, self.history.is_volatile) if near.any() else near
 
-    def _waited_for(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+    def _waited_for(self, lanes: Ids, agents: Array, numbers: Array) -> Bools:
         """Return which accesses are reads of shared memory by wgmma of the lanes' own warpgroups. They are marked once
         a wgmma.wait_group covers them, which the warpgroup executes together. The product is an operation of the whole
         warpgroup, so each thread that waited knows that all four warps have read."""
         own = self._are_beside(lanes, agents, WARPGROUP)
         return own & self._are_made_by(numbers, self.history.is_product) if own.any() else own
 
-    def _are_beside(self, lanes: Ids, agents: Array, size: int) -> NDArray[np.bool_]:
+    def _are_beside(self, lanes: Ids, agents: Array, size: int) -> Bools:
         """Return which agents are threads of the lanes' own blocks and of the same `size` threads there."""
         geometry = self.geometry
         cta, thread = agents // geometry.threads, agents % geometry.threads
-        beside: NDArray[np.bool_] = thread // size == geometry.thread[lanes] // size
+        beside: Bools = thread // size == geometry.thread[lanes] // size
         beside &= cta == geometry.cta[lanes] + geometry.first
         return beside
 
     @staticmethod
-    def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> NDArray[np.bool_]:
+    def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> Bools:
         """Return which accesses, by number, satisfy `those`."""
         names, back = np.unique(numbers, return_inverse=True)
         return np.array([those(name) for name in names.tolist()])[back.reshape(numbers.shape)]
@@ -328,7 +326,7 @@ class Comparisons:
 
 def come_after(
     history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Return for each lane and granule whether the lane comes after all accesses that the granule's chain may hold.
     True means that the chain need not be walked; False decides nothing. `agents`, `numbers`, `since`: the marks of the
     granules."""
@@ -402,7 +400,7 @@ def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, n
     return True
 
 
-def are_shared(history: History, numbers: Array) -> NDArray[np.bool_]:
+def are_shared(history: History, numbers: Array) -> Bools:
     """Return which of these accesses had several threads at one granule."""
     names, back = np.unique(numbers, return_inverse=True)
     events = [history.listed.get(name) for name in names.tolist()]

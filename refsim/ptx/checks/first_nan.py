@@ -21,7 +21,8 @@ from refsim.ptx.checks.undefined import OpenBits, UndefinedEvent, place_in
 from refsim.ptx.checks.undefined_memory import Shadow, cells_of, space_named, write
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.register_file import Array, Mask
+from refsim.ptx.execution.register_file import Mask
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region
 from refsim.ptx.text.syntax import NO_STATEMENT, Register, Statement, place

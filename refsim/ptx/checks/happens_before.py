@@ -16,10 +16,8 @@ strong write covers for a fence after a strong read of it, with barriers in betw
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.knowledge import (
@@ -41,8 +39,8 @@ from refsim.ptx.checks.knowledge import (
 )
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of, runs
 from refsim.ptx.memory.access import CLUSTER, CTA, GPU, SYS, Semantics
+from refsim.ptx.memory.arrays import Array, Bools
 
-Array = NDArray[Any]
 BARRIERS = 16  # of a CTA
 _NO_FENCES: Fenced = {}
 _MANY = 256  # questions from which equal neighbors are asked once
@@ -59,7 +57,7 @@ class FenceOrder:
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     before: Array = field(init=False)
     seen: Array = field(init=False)
-    fresh: NDArray[np.bool_] = field(init=False)
+    fresh: Bools = field(init=False)
     is_used: bool = False
 
     def __post_init__(self) -> None:
@@ -91,7 +89,7 @@ class FenceOrder:
         for number in np.unique(seen).tolist() if len(lanes) > 1 else seen.tolist():
             yield number, lanes[seen == number]
 
-    def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
+    def share(self, lanes: Ids, group: Array, waited: Bools | None = None) -> None:
         """Share knowledge within each group that met; lanes that only arrived (`waited` is False) learn nothing."""
         if not self.fresh[lanes].any() and all(
             (table[lanes] == table[lanes[0]]).all() for table in (self.before, self.seen)
@@ -146,7 +144,7 @@ class Clocks:
         self.fenced = {it: FenceOrder(lanes, partial(self.at_fences, scope=it), within[it]) for it in self.scopes}
 
     # ---- questions
-    def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
+    def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> Bools:
         """Return whether access `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
         if len(lanes) == 1:
             return np.array([self._is_one_ordered(int(lanes[0]), int(agent[0]), int(stamp[0]))])
@@ -176,7 +174,7 @@ class Clocks:
             ordered[some] = stamp[some] <= known
         return np.asarray(ordered)
 
-    def comes_after(self, lane: int, agents: Array, stamp: int) -> NDArray[np.bool_]:
+    def comes_after(self, lane: int, agents: Array, stamp: int) -> Bools:
         """Return for each thread that made access `stamp` whether it happened before what one lane does now."""
         if len(agents) == 1:
             return np.array([self._is_one_ordered(lane, int(agents[0]), stamp)])
@@ -223,7 +221,7 @@ class Clocks:
         """Return the number of each lane's thread in the grid."""
         return lanes + self.first
 
-    def floor(self, alive: NDArray[np.bool_]) -> int:
+    def floor(self, alive: Bools) -> int:
         """Return the newest access number up to which every living lane comes after all accesses of its own CTA."""
         return int(self.rows.cta[alive].min(initial=np.iinfo(np.int32).max))
 

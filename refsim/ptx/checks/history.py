@@ -11,17 +11,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
 from refsim.ptx.checks.undefined import ProductReads
 from refsim.ptx.memory.access import READ, WEAK, Access, Semantics, semantics
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import Addresses
 from refsim.ptx.text.syntax import Statement
 
-Array = NDArray[Any]
 _LANES = 1 << 22  # of all accesses that are listed together
 _OF_UNITS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp", "cp.async.bulk", "cp.reduce.async.bulk")
 _MOST = 1 << 16  # lanes of accesses that are looked at

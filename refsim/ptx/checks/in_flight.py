@@ -15,10 +15,9 @@ other bits to a part of A is no access either: what counts is when its source wa
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.checks.race_reports import EQUAL_RULE, EQUAL_STORES
@@ -28,10 +27,10 @@ from refsim.ptx.execution.matrix_operands import CORE_ROW
 from refsim.ptx.execution.matrix_product import MatrixProduct, Registers
 from refsim.ptx.execution.registers import get
 from refsim.ptx.memory.access import READ, UPDATE, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, SHARED_BASE
 from refsim.ptx.text.syntax import Guard, Statement, place
 
-Array = NDArray[Any]
 _FLYING = {width: np.frombuffer(b"\xff" * width, item)[0] for width, item in ITEM.items()}
 COPY_RULE = (
     "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others after a barrier"
@@ -72,7 +71,7 @@ class InFlight:
         """Record that one more copy still writes these items."""
         self._items(width)[index] = _FLYING[width // self.granule]
 
-    def met_by(self, access: Access) -> NDArray[np.bool_]:
+    def met_by(self, access: Access) -> Bools:
         """Return which items of an access a copy in flight writes."""
         return np.asarray(self._items(access.width).take(access.index) != 0)
 

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import WEAK, Access, Semantics
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement
 
-Array = NDArray[Any]
 _LANES = 1 << 20  # of all notes together
 FENCE, ACCESS, MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE, LEAVE, PASSED = (
     "fence",
@@ -39,7 +36,7 @@ class AccessPlaces:
     kind: str
     space: str
     at: Array
-    wrote: NDArray[np.bool_] | None
+    wrote: Bools | None
 
 
 @dataclass(slots=True, eq=False)

@@ -12,15 +12,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.memory.arrays import Array
 
-Array = NDArray[Any]
 Stamps = dict[int, int]
 Key = tuple[str, int]
 Tables = tuple[tuple[Array, Array], ...]

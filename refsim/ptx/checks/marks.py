@@ -19,14 +19,13 @@ from itertools import tee
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.undefined import ProductReads
 from refsim.ptx.memory.access import GPU, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, zeros
 
-Array = NDArray[Any]
 Link = tuple[int, Array, bool]
 """A link of a chain: the number of an access, its agents, whether it changed nothing."""
 
@@ -79,15 +78,13 @@ class Marks:
             self.fill(self.strength, index, event.count, strength)
         self.fill(self.agent, index, event.count, event.agents)
 
-    def lost(self, event: AccessEvent, index: Array) -> NDArray[np.bool_]:
+    def lost(self, event: AccessEvent, index: Array) -> Bools:
         """Return which lanes touched a granule that is marked for another lane of the event."""
         found = self.take(self.agent, index, event.count)
-        lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
+        lost: Bools = (found != event.agents[:, None]).any(axis=1)
         return lost
 
-    def take_over(
-        self, event: AccessEvent, index: Array, keep: NDArray[np.bool_], strength: int, history: History
-    ) -> None:
+    def take_over(self, event: AccessEvent, index: Array, keep: Bools, strength: int, history: History) -> None:
         """Mark the event as the last access, and remember the replaced marks where `keep` (n, count) is set."""
         self.has_chains = True
         if len(index) == 1 or bool((index == index[0]).all()):
@@ -105,7 +102,7 @@ class Marks:
         self.since[granules[own]] = before[2][own]
         self.since[granules[keep & ~own]] = event.number
 
-    def _cover(self, event: AccessEvent, first: int, keep: NDArray[np.bool_], strength: int, history: History) -> None:
+    def _cover(self, event: AccessEvent, first: int, keep: Bools, strength: int, history: History) -> None:
         """Do the work of `take_over` if all threads of the event access one item; the last thread is marked."""
         at = slice(first, first + event.count)
         last, agent, since = (table[at].copy() for table in (self.last, self.agent, self.since))
@@ -119,7 +116,7 @@ class Marks:
         self.since[at] = np.where(own, since, np.where(keep, event.number, 0))
 
     @staticmethod
-    def _are_alike(numbers: Array, event: AccessEvent, history: History) -> NDArray[np.bool_]:
+    def _are_alike(numbers: Array, event: AccessEvent, history: History) -> Bools:
         """Return which earlier accesses of a thread add nothing to its newest one."""
         names, back = np.unique(numbers, return_inverse=True)
         wanted = history.evidence(event.number), event.benign
@@ -161,7 +158,7 @@ class Chains:
         return chain
 
 
-Repeats = Callable[[Array, int], NDArray[np.bool_]]
+Repeats = Callable[[Array, int], Bools]
 _LISTED = 128  # writes of a buffer that are kept as a list before they become marks
 _MOST = 1 << 12  # most runs; beyond, marks are cheaper
 
@@ -284,12 +281,12 @@ class AccessPart:
 
     area: Area
     access: Access
-    changed: NDArray[np.bool_] | None = None
+    changed: Bools | None = None
     fresh: Spans | None = None
     reads_are_ordered: bool = True
     is_volatile: bool = False
     repeats: "Repeats | None" = None
-    repeated: NDArray[np.bool_] | None = None
+    repeated: Bools | None = None
 
     @cached_property
     def index(self) -> Array:
@@ -332,10 +329,10 @@ def is_rising(index: Array) -> bool:
     return bool((index[1:] > index[:-1]).all())
 
 
-def unequal(first: Array, second: Array) -> NDArray[np.bool_]:
+def unequal(first: Array, second: Array) -> Bools:
     """Return which items differ in their bits (NumPy takes a 16-byte item for a complex number)."""
     if first.dtype.itemsize == 16:
         one, two = (np.ascontiguousarray(items).view(np.uint64).reshape(-1, 2) for items in (first, second))
         return np.asarray((one != two).any(axis=1))
-    unequal: NDArray[np.bool_] = first != second
+    unequal: Bools = first != second
     return unequal

@@ -3,10 +3,8 @@ goes to the journal."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks import journal
@@ -17,9 +15,8 @@ from refsim.ptx.checks.marks import AccessPart
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import CLUSTER, GPU, UPDATE, WRITE, Access, Semantics, semantics
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -27,7 +24,7 @@ class ClusterOrder:
     """The knowledge of the lanes that arrived in each running cluster's current phase, and of its last phase."""
 
     clocks: Clocks
-    alive: NDArray[np.bool_]
+    alive: Bools
     arriving: dict[int, Knowledge] = field(default_factory=dict)
     complete: dict[int, Knowledge] = field(default_factory=dict)
 
@@ -104,7 +101,7 @@ class RemoteAccesses:
                 held[~agent] = max(held.get(~agent, 0), number)
 
     def left_behind(
-        self, lanes: Ids, alive: NDArray[np.bool_], were_seen: Callable[[int, int, int], bool]
+        self, lanes: Ids, alive: Bools, were_seen: Callable[[int, int, int], bool]
     ) -> tuple[int, int, int] | None:
         """Return a CTA whose threads have all exited, with a remote access that no thread of it comes after; None if
         there is none. `lanes` have just exited. `were_seen` tells whether the CTA observed all accesses of a thread.

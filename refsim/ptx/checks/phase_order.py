@@ -14,7 +14,6 @@ orders an access of a thread: only the comparison of a copy uses it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,8 @@ from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released, Rows, toge
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
 from refsim.ptx.memory.access import CLUSTER, READ, WRITE, Access, Semantics
+from refsim.ptx.memory.arrays import Array
 
-Array = NDArray[Any]
 OBJECT_BYTES = 8
 _NEVER = np.iinfo(np.int64).max
 _WARPS = WARPGROUP // WARP
@@ -125,7 +124,7 @@ class HandedStages:
             for clocks, lane, foreign in before:
                 clocks.rows.foreign[lane] = foreign
 
-    def _of_warps(self, stamps: NDArray[Any], lanes: Ids) -> Stamps:
+    def _of_warps(self, stamps: Array, lanes: Ids) -> Stamps:
         """Return the stamps of the warpgroups of these lanes as stamps of all their warps."""
         geometry, found = self.geometry, Stamps()
         for group in np.unique(geometry.warpgroup[lanes]).tolist():

@@ -3,10 +3,8 @@ stand between. The executed proxy fences are kept, to say whether one of them st
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.happens_before import Clocks
@@ -16,10 +14,10 @@ from refsim.ptx.checks.orders import Orders
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import ASYNC, CLUSTER, CTA, DISCARD, GENERIC, MAP_PROXY, READ, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import SHARED_BASE, Region
 from refsim.ptx.text.syntax import Statement, place
 
-Array = NDArray[Any]
 _KEPT = 4096
 MAP_RELEASE, MAP_ACQUIRE = "fence.proxy.tensormap::generic.release", "fence.proxy.tensormap::generic.acquire"
 _KEPT_OF_MAPS = 1024
@@ -61,12 +59,10 @@ class ProxyFences:
             self.forgotten = self.fences[_KEPT // 2].number
             del self.fences[: _KEPT // 2 + 1]
 
-    def between(
-        self, lanes: Ids, agents: Array, numbers: Array, proxy: str, space: str, owner: Array
-    ) -> NDArray[np.bool_]:
+    def between(self, lanes: Ids, agents: Array, numbers: Array, proxy: str, space: str, owner: Array) -> Bools:
         """Return for each lane whether a fence stands between access `number` of thread `agent` and what the lane does
         now. `owner`: the running CTA whose memory is accessed."""
-        found: NDArray[np.bool_] = numbers <= self.forgotten
+        found: Bools = numbers <= self.forgotten
         since = list(self._since(int(numbers.min(initial=self.history.now)), proxy, space))
         for look in (self._by_writer, self._by_others):  # most writers execute the fence themselves
             for fence in since:
@@ -82,14 +78,14 @@ class ProxyFences:
     def _since(self, number: int, proxy: str, space: str) -> Iterator[Fence]:
         return (each for each in self.fences if each.number > number and each.proxy == proxy and each.covers(space))
 
-    def _by_writer(self, fence: Fence, lanes: Ids, agents: Array, _: Array) -> NDArray[np.bool_]:
+    def _by_writer(self, fence: Fence, lanes: Ids, agents: Array, _: Array) -> Bools:
         """Return where the accessing thread executed a fence that happens before what the lane does now."""
         found = np.isin(agents - self.clocks.first, fence.lanes)
         if found.any():
             found[found] = self.clocks.is_ordered(lanes[found], agents[found], np.full(int(found.sum()), fence.number))
         return found
 
-    def _by_others(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+    def _by_others(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> Bools:
         """Return where a fence stands between that the lane executed, or another thread."""
         first, found = self.clocks.first, np.zeros(len(lanes), np.bool_)
         by_lane = np.isin(lanes, fence.lanes)
@@ -106,7 +102,7 @@ class ProxyFences:
                 break
         return found
 
-    def _knew(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+    def _knew(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> Bools:
         """Return whether lanes came after these accesses when they executed a fence."""
         clocks, now = self.clocks, self.clocks.rows
         clocks.rows = as_then(now, fence.lanes, fence.knew)
@@ -146,7 +142,7 @@ class MapFence:
     lanes: Ids
     scope: int
     knew: Rows
-    address: NDArray[Any] | None = None
+    address: Array | None = None
 
     def of(self, address: int) -> list[int]:
         """Return the lanes that acquired the map at an address."""
@@ -164,7 +160,7 @@ class MapFences:
         self.fine: set[tuple[int, int, int, int]] = set()
         self.forgotten = 0
 
-    def add(self, lanes: Ids, statement: Statement, scope: int, address: NDArray[Any] | None = None) -> None:
+    def add(self, lanes: Ids, statement: Statement, scope: int, address: Array | None = None) -> None:
         """Record that lanes execute a release, or acquire the maps at these addresses."""
         number = self.history.number(statement, 0)
         kept = self.releases if address is None else self.acquires
@@ -476,7 +472,7 @@ class Proxies:
         one = int(np.argmax(missing))
         return int(who[one]), int(at[one]), int(agents[one]), int(numbers[one])
 
-    def _meet_otherwise(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+    def _meet_otherwise(self, lanes: Ids, agents: Array, numbers: Array) -> Bools:
         """Return whether a barrier of threads, or the warp, orders a read before what a lane does now."""
         threads, width = self.machine.geometry.threads, 32
         mine = lanes + self.clocks.first

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.happens_before import BARRIERS
@@ -30,9 +29,9 @@ from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import fault
 from refsim.ptx.memory.access import CTA, GPU, READ, UPDATE, WRITE, Access, Semantics
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import Region
 
-Array = NDArray[Any]
 _PENDING = 1 << 21  # most lanes of reads that wait to be marked
 _REUSED = "shared-barrier"
 _PHASE_RULE = "PTX ISA, bar: a barrier completes when as many threads have arrived as it expects, whichever these are"
@@ -353,7 +352,7 @@ class Races:
             with self.phases.stages.known_to(lanes, "loaded"):
                 self.compared.compare(part, self.shared.reads, ids, part.index, threads=True, by_products=True)
 
-    def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
+    def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: Bools) -> Array:
         """Mark a complete cp.async as writes of its lanes, and return the agents of these writes. The virtual agents of
         lanes make the writes where an mbarrier counts on the copies (`counted`)."""
         number = self.history.number(lanes.statement, width)
@@ -513,7 +512,7 @@ class Races:
         return bool(self.orders.strict.is_ordered(lanes, np.full(len(lanes), agent), np.full(len(lanes), number)).any())
 
 
-def changes(part: AccessPart) -> NDArray[np.bool_]:
+def changes(part: AccessPart) -> Bools:
     """Return which lanes write a value that differs from memory before the instruction (or their turn of an update)."""
     access = part.access
     held, items = access.held(), access.items

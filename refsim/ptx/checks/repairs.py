@@ -19,6 +19,7 @@ from refsim.ptx.checks.knowledge import NOTHING
 from refsim.ptx.checks.orders import ClusterOrder
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import GPU, READ, UPDATE, WRITE, Semantics
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.text.syntax import Statement
 
 SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"
@@ -153,7 +154,7 @@ class Stage:
     """The clocks of the CTAs that run at one time."""
 
     clocks: Clocks
-    alive: NDArray[np.bool_]
+    alive: Bools
     clusters: ClusterOrder
 
 

@@ -12,6 +12,7 @@ from refsim.ptx.checks.orders import Orders
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import DISCARD, READ, Access
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import ITEM, THREADS
 from refsim.ptx.text.syntax import Statement
@@ -59,7 +60,6 @@ class StaleReads:
         self.history.written.view(ITEM[access.width])[index] = _WRITTEN[access.width]
 
 
-Array = NDArray[Any]
 GRID_CHECK = "missing-grid-wait"
 _RULE = "PTX ISA, griddepcontrol: .wait lets a thread see what the launches before it did; without it nothing does"
 
@@ -75,9 +75,9 @@ class GridDependency:
     earlier: TouchedBytes | None
     leaves: bool
     waited: list[tuple[int, Ids]] = field(default_factory=list)
-    done: NDArray[np.bool_] = field(init=False)
-    has_let: NDArray[np.bool_] = field(init=False)
-    too_early: NDArray[np.bool_] = field(init=False)
+    done: Bools = field(init=False)
+    has_let: Bools = field(init=False)
+    too_early: Bools = field(init=False)
 
     def __post_init__(self) -> None:
         self.done = np.zeros(self.machine.geometry.lanes, np.bool_)

@@ -33,9 +33,10 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.register_file import Array, Mask, Origins, all_ones
+from refsim.ptx.execution.register_file import Mask, Origins, all_ones
 from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.findings.record import LaunchFindings, fault
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Space
 from refsim.ptx.text.syntax import Statement, place

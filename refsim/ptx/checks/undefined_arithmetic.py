@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full, outcomes, varying
 from refsim.ptx.execution.types import PtxType
-
-Array = NDArray[Any]
+from refsim.ptx.memory.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of, nonzero
 from refsim.ptx.execution.types import PtxType, unview, view
+from refsim.ptx.memory.arrays import Array
 
-Array = NDArray[Any]
 FEW_BITS = 10  # undefined bits of a lane whose completions are all tried
 _AT_ONCE = 1 << 18  # completions of all lanes in one call
 

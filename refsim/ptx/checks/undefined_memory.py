@@ -18,9 +18,9 @@ from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import ITEM, Space, with_rank, zeros
 
-Array = NDArray[Any]
 UNWRITTEN = "memory was never written"
 ADDRESS, SIZE = "an address", "the size of a copy"
 _WIDEST = 16

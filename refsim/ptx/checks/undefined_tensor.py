@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
@@ -41,8 +40,8 @@ from refsim.ptx.execution.tensor_product import (
     event_matrix,
     places_of,
 )
+from refsim.ptx.memory.arrays import Array
 
-Array = NDArray[Any]
 GIVEN = "what a wgmma is given"
 FormOf = Callable[[dict[str, Any], dict[str, Any]], ProductForm]
 

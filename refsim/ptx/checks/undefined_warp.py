@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
@@ -23,8 +22,8 @@ from refsim.ptx.execution.matrix_operands import MetadataError, givers, position
 from refsim.ptx.execution.register_file import Mask, flat, mask_of
 from refsim.ptx.execution.registers import put_mask
 from refsim.ptx.execution.types import UNSIGNED
+from refsim.ptx.memory.arrays import Array
 
-Array = NDArray[Any]
 ROW_BYTES = 16
 
 

@@ -2,7 +2,7 @@
 refsim.ptx.execution.lanes adds the operations that take lanes. The scheduler implements both."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from refsim.ptx.execution.register_file import Registers
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.memory.access import Port, Semantics
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import Region, Space
 from refsim.ptx.text.syntax import Function, Statement
@@ -44,7 +45,7 @@ class Lowered(Protocol):
 class OrderListener(Protocol):
     """The receiver of events that order the accesses of lanes."""
 
-    def warp_met(self, lanes: Ids, group: NDArray[Any] | None, statement: Statement) -> None: ...
+    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement) -> None: ...
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None: ...
 
 
@@ -62,7 +63,7 @@ class ProxyWatch(Protocol):
 
     def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None: ...
     def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None: ...
-    def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: NDArray[Any]) -> None: ...
+    def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: Array) -> None: ...
 
 
 class LaunchWatch(Protocol):
@@ -97,7 +98,7 @@ class Context(Protocol):
     registers: Registers
     checks: Checks
     findings: LaunchFindings
-    alive: NDArray[np.bool_]
+    alive: Bools
     target: str
     clock: int
     clock_began: int

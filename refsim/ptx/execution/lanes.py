@@ -17,12 +17,12 @@ from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.findings.record import fault
 from refsim.ptx.memory.access import Access, Semantics, semantics
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space, position_of, rank_bits, rank_of
 from refsim.ptx.memory.tensor_map import TensorMemory
 from refsim.ptx.text.syntax import NO_STATEMENT, Statement, location_of
 
 _FEW = 1024  # up to so many lanes a copy is faster than a view
-Array = NDArray[Any]
 
 
 class Lanes:
@@ -45,7 +45,7 @@ class Lanes:
         """Return the number of lanes in the set."""
         return len(self.ids)
 
-    def select(self, mask: NDArray[np.bool_]) -> "Lanes | None":
+    def select(self, mask: Bools) -> "Lanes | None":
         """Return the lanes where a mask (n,) or (1,) is true, or None if there are none."""
         held = mask.item() if len(mask) == 1 else np.count_nonzero(mask)
         if held == len(mask):
@@ -59,17 +59,17 @@ class Lanes:
         for at in range(self.count):
             yield Lanes(self.machine, self.ids[at : at + 1], self.statement), at
 
-    def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
+    def of(self, per_lane: Array) -> Array:
         """Return this set's part of an array over all lanes; an array of length 1 holds for all lanes."""
         return per_lane if len(per_lane) == 1 else per_lane[self.key]
 
-    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+    def spread(self, values: Array) -> Array:
         """Return values of this set in an array over all lanes; the other lanes hold zeros."""
         whole = np.zeros(self.machine.geometry.lanes, values.dtype)
         whole[self.key] = values
         return whole
 
-    def full(self, values: NDArray[Any]) -> NDArray[Any]:
+    def full(self, values: Array) -> Array:
         """Return values (n,) or (1,) as an array with one value per lane of the set."""
         count = len(self.ids)
         if len(values) == count:
@@ -167,7 +167,7 @@ class Lanes:
             case _:
                 return machine.memory.space, 0
 
-    def load(self, space: str, addresses: NDArray[Any], width: int) -> NDArray[Any]:
+    def load(self, space: str, addresses: Array, width: int) -> Array:
         """Read one item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
         if space == "global":
             state = self.machine.memory.space
@@ -177,18 +177,18 @@ class Lanes:
         parts = self.parts(space, addresses)
         if len(parts) == 1:
             return parts[0][0]._load(*parts[0][1:3], width)
-        items: NDArray[Any] = np.empty(self.count, ITEM[width])
+        items: Array = np.empty(self.count, ITEM[width])
         for lanes, name, at, mask in parts:
             items[mask] = lanes._load(name, at, width)
         return items
 
-    def _load(self, name: str, at: Addresses, width: int) -> NDArray[Any]:
+    def _load(self, name: str, at: Addresses, width: int) -> Array:
         state, owner = self.space(name)
         if len(at) == 1 and state.stride:
             at = self.full(at)
         return self.machine.port.load(self, name, state, at, owner, width)
 
-    def store(self, space: str, addresses: NDArray[Any], items: NDArray[Any], width: int) -> None:
+    def store(self, space: str, addresses: Array, items: Array, width: int) -> None:
         """Write one item of `width` bytes per lane."""
         for lanes, name, at, mask in self.parts(space, addresses):
             state, owner = lanes.space(name)
@@ -198,9 +198,9 @@ class Lanes:
     def update(
         self,
         space: str,
-        addresses: NDArray[Any],
+        addresses: Array,
         width: int,
-        compute: Callable[[Any, NDArray[Any], Addresses], tuple[NDArray[Any], NDArray[np.bool_] | None]],
+        compute: Callable[[Any, Array, Addresses], tuple[Array, Bools | None]],
     ) -> None:
         """Read, modify and write one item per lane.
 
@@ -212,7 +212,7 @@ class Lanes:
             chosen = slice(None) if mask is None else mask
             self.machine.port.update(lanes, name, state, lanes.full(at), owner, width, partial(compute, chosen))
 
-    def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
+    def parts(self, space: str, addresses: Array) -> list[tuple["Lanes", str, Addresses, Any]]:
         """Return generic addresses by state space: tuples (lanes, space, positions, mask of the lanes or None for
         all)."""
         at = addresses.astype(np.int64, copy=False)
@@ -251,7 +251,7 @@ class Lanes:
             return Lanes(machine, self.ids, self.statement, owner), "shared", self.full(position)
         return self, "shared", position
 
-    def _check_remote(self, remote: NDArray[np.bool_], rank: Ids, owner: Ids) -> None:
+    def _check_remote(self, remote: Bools, rank: Ids, owner: Ids) -> None:
         """Raise a fault unless the instruction may access another CTA, a running one of this cluster."""
         machine, geometry = self.machine, self.machine.geometry
         names_shared = any(word.startswith("shared") for word in self.statement.opcode.split("."))
@@ -276,7 +276,7 @@ class Lanes:
 ALL_LANES = 0xFFFFFFFF
 
 
-def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
+def groups(lanes: Lanes, mask: Array | None) -> NDArray[np.int64] | None:
     """Return a number for each lane, equal for lanes of a warp that meet under one mask; None if whole warps meet.
     mask: the member mask of each lane or of all lanes; None if an instruction needs the whole warp. A lane that its mask
     leaves out meets nobody."""
@@ -288,7 +288,7 @@ def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     return lanes.warp << 32 | np.where(alone, np.int64(1) << lanes.laneid, lanes.full(mask).astype(np.int64))
 
 
-def is_left_out(lanes: Lanes, mask: NDArray[Any]) -> NDArray[np.bool_]:
+def is_left_out(lanes: Lanes, mask: Array) -> Bools:
     """Return which lanes their member masks do not name."""
     return np.asarray((lanes.full(mask).astype(np.int64) >> lanes.laneid) & 1 == 0)
 
@@ -304,7 +304,7 @@ class Barriers(Protocol):
         count: NDArray[np.uint32] | None,
         *,
         wait: bool,
-        value: NDArray[np.bool_] | None = None,
+        value: Bools | None = None,
     ) -> None:
         """Count the lanes at barrier `number`, and hold them if they `wait`; `value`: the predicate to reduce."""
 
@@ -333,7 +333,7 @@ class Copies(Protocol):
     issued: int
     counted: NDArray[np.int64]
 
-    def issue(self, lanes: Lanes, to: NDArray[Any], source: NDArray[Any], size: int, given: NDArray[Any]) -> None: ...
+    def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None: ...
     def commit(self, lanes: Lanes) -> None: ...
     def wait(self, lanes: Lanes, pending: int) -> None: ...
     def land(self, ids: Ids, issued: int) -> None: ...
@@ -357,38 +357,29 @@ class Mbarriers(Protocol):
     def before(self, access: Access) -> None: ...
     def question(self, lane: int) -> str: ...
     def missing(self, lane: int) -> list[tuple[Ids, Statement]]: ...
-    def init(self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any]) -> None: ...
-    def invalidate(self, lanes: Lanes, space: str, addresses: NDArray[Any]) -> None: ...
+    def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None: ...
+    def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None: ...
     def arrive(
         self,
         lanes: Lanes,
         space: str,
-        addresses: NDArray[Any],
-        count: NDArray[Any],
+        addresses: Array,
+        count: Array,
         meaning: Semantics,
         *,
         drop: bool = False,
-        transactions: NDArray[Any] | None = None,
+        transactions: Array | None = None,
         completes: bool = True,
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Arrive `count` times, and return the states before; `drop` lowers the count of later phases."""
 
-    def change_transactions(
-        self, lanes: Lanes, space: str, addresses: NDArray[Any], amount: NDArray[Any], sign: int
-    ) -> None: ...
+    def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None: ...
     def test(
-        self,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[Any],
-        asked: NDArray[Any],
-        meaning: Semantics,
-        *,
-        parity: bool,
-    ) -> NDArray[Any]:
+        self, lanes: Lanes, space: str, addresses: Array, asked: Array, meaning: Semantics, *, parity: bool
+    ) -> Array:
         """Return whether the phase of the state, or parity, `asked` is complete."""
 
-    def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
+    def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None: ...
 
 
 class TensorCores(Protocol):
@@ -519,5 +510,5 @@ class Machine(Context, Protocol):
     def tensor_pipe(self) -> TensorPipe: ...
     @property
     def engine(self) -> CopyEngine: ...
-    def special(self, lanes: Lanes, name: str) -> NDArray[Any]: ...
+    def special(self, lanes: Lanes, name: str) -> Array: ...
     def branch(self, lanes: Lanes, target: int) -> None: ...

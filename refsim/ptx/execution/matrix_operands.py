@@ -8,10 +8,8 @@ The metadata of a sparse A: from registers of some lanes to the positions of sto
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
@@ -25,9 +23,9 @@ from refsim.numerics.sparse import Sparsity, expanded_runs
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_product import ProductForm, Words
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM
 
-Array = NDArray[Any]
 _SECOND = 0xE
 _HALVES = {0x4: 0, _SECOND: 1}  # 32-bit elements: which two of four 16-bit units are stored
 _NONE = 255
@@ -217,7 +215,7 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
 
 
 @lru_cache(maxsize=1 << 6)
-def rows_of_chunks(form: ProductForm, side: str, chunks: int) -> NDArray[np.bool_]:
+def rows_of_chunks(form: ProductForm, side: str, chunks: int) -> Bools:
     """Return which rows of A or columns of B each chunk has elements of, (chunks, rows)."""
     one = np.repeat(np.eye(chunks, dtype=np.bool_)[:, :, None], _ACROSS, axis=2)
     return np.asarray(events_of(one, form, side).any(axis=2))

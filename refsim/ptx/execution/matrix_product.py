@@ -1,12 +1,12 @@
 """The request of one wgmma to a tensor core, as data: types, registers, descriptors. No operand has been read yet."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.families.sparse import SPARSE_WARPGROUP_SHAPES, SparseShape
+from refsim.ptx.memory.arrays import Array, Bools
 
 Registers = tuple[int, ...]
 Words = NDArray[np.uint64]
@@ -81,7 +81,7 @@ class MatrixProduct:
     d: Registers
     a: Registers | Words
     b: Words
-    adds: NDArray[np.bool_]
+    adds: Bools
     positions: NDArray[np.uint8] | None = None
 
     @property
@@ -89,7 +89,7 @@ class MatrixProduct:
         """Return the registers that hold A; empty if A lies in shared memory."""
         return self.a if isinstance(self.a, tuple) else ()
 
-    def part(self, chosen: NDArray[Any]) -> "MatrixProduct":
+    def part(self, chosen: Array) -> "MatrixProduct":
         """Return this product for the chosen warpgroups only."""
         a = self.a if isinstance(self.a, tuple) else self.a[chosen]
         positions = None if self.positions is None else self.positions[chosen]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.arrays import Array, Bools
 
-Array = NDArray[Any]
 Origins = NDArray[np.int32]
 
 
@@ -32,7 +32,7 @@ class Mask:
         return mask_of(self.bits[chosen], self.origin[chosen])
 
 
-def nonzero(bits: Array) -> NDArray[np.bool_]:
+def nonzero(bits: Array) -> Bools:
     """Return which items have a set bit, (n,). Items of 16 bytes are complex numbers to NumPy, which takes -0 for 0."""
     if bits.dtype.itemsize == 16:
         return np.asarray(np.ascontiguousarray(bits).view(np.uint64).reshape(-1, 2).any(axis=1))
@@ -67,7 +67,7 @@ def flat(masks: Any) -> Iterator[Mask]:
         yield masks
 
 
-def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origins]:
+def joined(masks: Iterable[Mask], count: int) -> tuple[Bools, Origins]:
     """Return which of `count` lanes have an undefined bit in any mask, and for each lane the first event that caused
     one."""
     origin = np.zeros(count, np.int32)
@@ -93,7 +93,7 @@ class Unwritten:
 
     def __init__(self, registers: Iterable[int] = (), lanes: int = 0) -> None:
         self.row = {register: row for row, register in enumerate(registers)}
-        self.table: NDArray[np.bool_] = np.ones((len(self.row), lanes), np.bool_)
+        self.table: Bools = np.ones((len(self.row), lanes), np.bool_)
 
     def __bool__(self) -> bool:
         return bool(self.row)
@@ -122,7 +122,7 @@ class Registers:
     branch by an undefined guard, by the statement where they meet: an event of each lane, and the arms."""
 
     slots: list[int]
-    arrays: list[NDArray[Any]]
+    arrays: list[Array]
     owned: list[bool]
     unwritten: Unwritten = field(default_factory=Unwritten)
     masks: dict[int, Mask] = field(default_factory=dict)

@@ -1,13 +1,8 @@
 """The registers of all lanes: untyped bits, one array per slot, read and written for a set of lanes."""
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, UnwrittenReadError, merged
-
-Array = NDArray[Any]
+from refsim.ptx.memory.arrays import Array
 
 
 def get(lanes: Lanes, index: int) -> Array:

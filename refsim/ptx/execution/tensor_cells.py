@@ -4,10 +4,8 @@ of shared memory that tcgen05.cp copies to lanes of tensor memory."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.tcgen05 import MOVES
@@ -15,9 +13,9 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_product import row_chunks
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.tensor_map import COLUMN_MASK, LANE_SHIFT, TENSOR_COLUMNS, TENSOR_LANES
 
-Array = NDArray[Any]
 MISUSE = "tensor-memory-misuse"
 OWN_RULE = "PTX ISA, tcgen05.ld and st: warp w of a warpgroup accesses lanes 32 w to 32 w + 31"
 HELD_RULE = "PTX ISA, tcgen05: only columns that the block has allocated may be accessed"
@@ -46,7 +44,7 @@ class TensorBox:
     """Some lanes (a mask of 128) of the columns [first, end) of one CTA's tensor memory."""
 
     cta: int
-    lanes: NDArray[np.bool_]
+    lanes: Bools
     first: int
     end: int
 
@@ -166,7 +164,7 @@ def _lanes(shape: str, warps: tuple[tuple[int, ...], ...]) -> Array:
 
 
 @lru_cache
-def _mask(shape: str, warps: tuple[tuple[int, ...], ...]) -> NDArray[np.bool_]:
+def _mask(shape: str, warps: tuple[tuple[int, ...], ...]) -> Bools:
     """Return which lanes receive rows."""
     found = np.zeros(TENSOR_LANES, np.bool_)
     found[_lanes(shape, warps).ravel()] = True

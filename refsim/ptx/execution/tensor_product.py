@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.conversions import unpack
 from refsim.errors import RefsimError
@@ -24,10 +23,10 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.tensor_sparse import StoredFields, stored_of
 from refsim.layouts.tiles import MN
 from refsim.ptx.execution.matrix_operands import DescriptorError, placed
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.tensor_map import LANE_SHIFT, TENSOR_LANES
 from refsim.targets import target_named
 
-Array = NDArray[Any]
 _LONG = (103, 107)  # the chips whose 4-bit products may have K = 96
 _TWICE = 107  # the chip whose 8-bit products may have K = 64
 _LONG_BIT = 31
@@ -50,7 +49,7 @@ class ColumnMaskError(Exception):
 class ZeroColumns:
     """The columns of B that are zeros, (n,), and how many columns of B stand before the first used one."""
 
-    zero: NDArray[np.bool_]
+    zero: Bools
     shift: int
 
 
@@ -293,7 +292,7 @@ def _cells(accumulator: str, rows: int, peer: int) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=64)
-def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[NDArray[np.bool_], int]:
+def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[Bools, int]:
     """Return a mask of the lanes of D in one CTA, `lane` further down, and the number of columns."""
     lanes, columns = _cells(accumulator, rows, peer)
     used = np.zeros(TENSOR_LANES, np.bool_)
@@ -317,7 +316,7 @@ class ProductAsked:
     b: int
     adds: bool
     a_in_columns: bool
-    disabled: NDArray[np.bool_]
+    disabled: Bools
     shift: int = 0
     scales: tuple[int, ...] = ()
     metadata: int = 0
@@ -340,11 +339,11 @@ class ProductAsked:
         lanes, columns = self.form.cells(peer)
         return lanes + self.lane if self.lane else lanes, columns
 
-    def extent(self, peer: int) -> tuple[NDArray[np.bool_], int]:
+    def extent(self, peer: int) -> tuple[Bools, int]:
         """Return the lanes (a mask) and the number of columns of D in one CTA of the group."""
         return _extent(self.form.accumulator, self.form.rows("a"), peer, self.lane)
 
-    def off(self, peer: int) -> NDArray[np.bool_]:
+    def off(self, peer: int) -> Bools:
         """Return which lanes of one CTA stay unchanged."""
         return self.disabled[peer * TENSOR_LANES : (peer + 1) * TENSOR_LANES]
 
@@ -410,7 +409,7 @@ def event_matrix(events: Array, form: TensorForm, side: str) -> Array:
 
 
 @lru_cache(maxsize=64)
-def chunk_rows(form: TensorForm, side: str, chunks: int) -> NDArray[np.bool_]:
+def chunk_rows(form: TensorForm, side: str, chunks: int) -> Bools:
     """Return which rows of A or columns of B each chunk has elements of, (chunks, rows)."""
     held = event_matrix(np.arange(chunks), form, side)
     found = np.zeros((chunks, len(held)), np.bool_)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.memory.arrays import Array
+
 Bits = NDArray[np.unsignedinteger]
 UNSIGNED: dict[int, np.dtype[Any]] = {
     8: np.dtype(np.uint8),
@@ -71,7 +73,7 @@ def is_plain(type: PtxType, register_bits: int) -> bool:
 
 
 @cache
-def viewer(type: PtxType) -> Callable[[Bits], NDArray[Any]]:
+def viewer(type: PtxType) -> Callable[[Bits], Array]:
     """Return the function from register bits (n,) to the values of a type: shape (n,), or (n, 2) for a packed pair.
 
     The function takes the low bits of a register that is wider than the type, and extends a narrower one by zeros. The
@@ -81,17 +83,17 @@ def viewer(type: PtxType) -> Callable[[Bits], NDArray[Any]]:
         return lambda bits: bits
     dtype, size, bits_dtype, lanes = type.dtype, type.bits // 8, type.bits_dtype, type.lanes
 
-    def values(bits: Bits) -> NDArray[Any]:
+    def values(bits: Bits) -> Array:
         if bits.itemsize != size:
             bits = bits.astype(bits_dtype)
-        viewed: NDArray[Any] = bits.view(dtype)
+        viewed: Array = bits.view(dtype)
         return viewed if lanes == 1 else viewed.reshape(-1, lanes)
 
     return values
 
 
 @cache
-def unviewer(type: PtxType, register_bits: int) -> Callable[[NDArray[Any]], Bits]:
+def unviewer(type: PtxType, register_bits: int) -> Callable[[Array], Bits]:
     """Return the function from values to the bits of a register: extended by sign for signed types, else by zeros."""
     if type.name == "pred":
         return lambda values: np.asarray(values, dtype=np.bool_)
@@ -107,11 +109,11 @@ def unviewer(type: PtxType, register_bits: int) -> Callable[[NDArray[Any]], Bits
     return lambda values: np.ascontiguousarray(values, dtype=dtype).view(bits_dtype)
 
 
-def view(bits: Bits, type: PtxType) -> NDArray[Any]:
+def view(bits: Bits, type: PtxType) -> Array:
     """Return register bits as the values of a type; `viewer` gives the rules."""
     return viewer(type)(bits)
 
 
-def unview(values: NDArray[Any], type: PtxType, register_bits: int) -> Bits:
+def unview(values: Array, type: PtxType, register_bits: int) -> Bits:
     """Return the bits of a result; `unviewer` gives the rules."""
     return unviewer(type, register_bits)(values)

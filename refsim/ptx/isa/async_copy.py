@@ -4,14 +4,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_memory import copied
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 _SECTION = PTX["cp.async"]

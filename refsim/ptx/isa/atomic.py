@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.numerics import ieee
 from refsim.ptx.checks.undefined_memory import updated
@@ -14,10 +13,10 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.memory import space_of
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 Update = Callable[[Array, Array, Array | None], Array]
 Chain = Callable[[Any, Array, Array | None], tuple[Array, Array]]
 

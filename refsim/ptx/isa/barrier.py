@@ -1,17 +1,13 @@
 """Barriers of a CTA and of a warp, fences, and the order of launches."""
 
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import defined
 from refsim.ptx.checks.undefined_warp import reduced
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _SECTION = PTX["bar, barrier"]
 

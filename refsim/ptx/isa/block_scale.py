@@ -1,9 +1,6 @@
 """mma.sync of sm_120: operands of 4, 6 and 8 bits in any combination, and kinds whose operands have block scales."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.conversions import unpack
 from refsim.conversions.packing import DENSE, Container
@@ -16,9 +13,9 @@ from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, scaled_product, whole_warps
 from refsim.ptx.isa.products import MmaKind, Scales, array_type, mma_kind, scaled_kind
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _SECTION = PTX["mma with block scaling"]
 _SINCE = "sm_120f"
 _NARROW = "|".join(row.name for row in (E4M3, E5M2, E3M2, E2M3, E2M1))

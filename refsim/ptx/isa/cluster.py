@@ -1,17 +1,14 @@
 """Clusters: addresses in the shared memory of another CTA, and the barrier of all threads of a cluster."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import is_shared, rank_of, with_rank
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 
 @instruction(

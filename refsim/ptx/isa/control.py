@@ -1,12 +1,10 @@
 """Control flow: branches, exits, traps; the machine holds the lanes, the implementation decides where they go."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import FUNCTION_BASE
 from refsim.sources import PTX
 
@@ -18,7 +16,7 @@ def bra(lanes: Lanes, target: int) -> None:
 
 
 @instruction("brx.idx{.uni} index:u32, targets", flow=True, ignores=("uni",), source=PTX["brx.idx"])
-def brx_idx(lanes: Lanes, index: NDArray[Any], targets: tuple[int, ...]) -> None:
+def brx_idx(lanes: Lanes, index: Array, targets: tuple[int, ...]) -> None:
     """Send each lane to the label of the table at its index; an index beyond the table is undefined."""
     numbers = lanes.full(index)
     if (numbers >= len(targets)).any():
@@ -35,7 +33,7 @@ def ret(lanes: Lanes) -> None:
 
 
 @instruction("call{.uni} a:u64", flow=True, ignores=("uni",), source=PTX["call"])
-def call(lanes: Lanes, a: NDArray[Any]) -> None:
+def call(lanes: Lanes, a: Array) -> None:
     """Raise a fault for a call that inlining could not replace: its address is no reachable function, or one that is
     running."""
     names = {address: name for name, address in lanes.machine.symbols.items() if address >= FUNCTION_BASE}
@@ -58,7 +56,7 @@ def trap(lanes: Lanes) -> None:
 
 
 @instruction("nanosleep.u32 a:u32", since="sm_70", source=PTX["nanosleep"])
-def nanosleep(a: NDArray[Any]) -> tuple[()]:
+def nanosleep(a: Array) -> tuple[()]:
     """Do nothing: time does not pass in the simulator."""
     return ()
 
@@ -70,6 +68,6 @@ def brkpt(lanes: Lanes) -> None:
 
 
 @instruction("pmevent{.mask} event:u32", ignores=("mask",), source=PTX["pmevent"])
-def pmevent(event: NDArray[Any]) -> tuple[()]:
+def pmevent(event: Array) -> tuple[()]:
     """Do nothing: the simulator counts no events."""
     return ()

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
@@ -14,9 +13,8 @@ from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import monotone
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
 _pack = partial(instruction, undefined=bits.packed_below, source=PTX["cvt.pack"])

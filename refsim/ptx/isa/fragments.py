@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import Kind as ErrorKind
 from refsim.errors import RefsimError
@@ -26,9 +25,9 @@ from refsim.ptx.isa.products import (
     multiply_sparse_scaled,
     unrecorded,
 )
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.syntax import place
 
-Array = NDArray[Any]
 RULE = "PTX ISA, .sync.aligned: all 32 threads of the warp execute the instruction together"
 
 

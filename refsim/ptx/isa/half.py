@@ -1,18 +1,15 @@
 """Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even; ex2 and tanh as on the chip."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.mufu.halves import approximate
 from refsim.numerics import ieee
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.real import UNIT_RECORDED_ON
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _OUT_OF_BOUNDS = 0x7FF7
 _F16, _BF16 = ".{type:f16|f16x2}", ".{type:bf16|bf16x2}"

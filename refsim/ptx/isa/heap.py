@@ -1,20 +1,17 @@
 """Device malloc and free, as statements: inlining turns a call of either into such a statement."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.checks.undefined_memory import ADDRESS, renewed
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.heap import ALIGN, Heap, HeapBlock
 from refsim.ptx.text.syntax import place
 from refsim.sources import CUDA_GUIDE
 
-Array = NDArray[Any]
 CHUNK_ALIGNMENT = 16
 FREE_RULE = "free takes what malloc, new or __nv_aligned_device_malloc gave, once; or a null pointer"
 

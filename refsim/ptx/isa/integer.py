@@ -5,17 +5,14 @@ by the width or more give 0 (or the sign), as the clamping forms of PTX do; amou
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_arithmetic as law
 from refsim.ptx.checks.undefined_bits import amounts, fields, moved
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _REVERSED_BYTES = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], dtype=np.uint8)
 

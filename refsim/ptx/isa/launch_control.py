@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
@@ -16,10 +15,10 @@ from refsim.ptx.execution.geometry import grid_number, unflatten
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON, WINDOWS, is_shared
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _TRY, _QUERY = PTX["clusterlaunchcontrol.try_cancel"], PTX["clusterlaunchcontrol.query_cancel"]
 _RESPONSE = np.dtype([("x", "<u4"), ("y", "<u2"), ("z", "<u2"), ("succeeded", "<u4"), ("mark", "<u4")])
 _MARK = 0x3143_4C43

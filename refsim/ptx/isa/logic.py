@@ -1,17 +1,13 @@
 """Logic and shifts: bits in, bits out; a shift by the width or more empties the register."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import counted
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 # For each mode of prmt, the default selector that the two low bits of its last operand stand for.
 _SELECTORS = {

@@ -1,10 +1,8 @@
 """Matrices of a warp: ldmatrix, stmatrix and mma.sync, with the fragments of refsim.layouts."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import MMA_SHAPES, MmaShape
@@ -17,10 +15,10 @@ from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, sparse_product, whole_warps
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.products import INTEGERS, MmaKind, array_type, mma_kind
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 ROW_BYTES = 16
 
 

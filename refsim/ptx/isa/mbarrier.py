@@ -5,15 +5,14 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.access import CLUSTER, CTA, Semantics
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 BARRIER = "what an mbarrier is given"
 _ONE = np.ones(1, np.uint32)
 _ARRIVING = ".{sem:release|relaxed}.{scope:cta|cluster}"

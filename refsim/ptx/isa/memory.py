@@ -4,15 +4,13 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_memory as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _WIDEST = 16
 _NARROW, _WIDE = "b8|b16|b32|u8|u16|u32|s8|s16|s32|f32", "b64|u64|s64|f64"

@@ -1,18 +1,14 @@
 """Moves: registers, packing and unpacking, addresses of variables."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES, UNSIGNED
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS, rank_of
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 
 @instruction(

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import compared
 from refsim.ptx.isa.forms import Clause, instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX, Source
 
-Array = NDArray[Any]
 Flags = Array | None  # the predicate to combine a comparison with, if the form has one
 
 _BOOLEAN: dict[str, Callable[[Any, Any], Any]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}

@@ -45,8 +45,8 @@ from refsim.formats import (
 from refsim.numerics.profiles import unit_named
 from refsim.numerics.rows import Unit
 from refsim.numerics.sparse import gathered, sparse_profile, sparsity_of
+from refsim.ptx.memory.arrays import Array, Bools
 
-Array = NDArray[Any]
 Doubles = NDArray[np.float64]
 
 Arithmetic = Literal["silicon", "exact", "known"]
@@ -308,9 +308,7 @@ def _largest(values: Doubles) -> Doubles:
     return largest
 
 
-def _decide(
-    doubtful: NDArray[np.bool_], codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: MmaKind
-) -> None:
+def _decide(doubtful: Bools, codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: MmaKind) -> None:
     """Settle in place the sums that float64's error may have changed; a grid common to all terms excludes an error."""
     place = np.nonzero(doubtful)
     warp, row, column = place

@@ -5,19 +5,17 @@ the simulator: a fence orders accesses for the checks only.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.tma import MAP_BYTES
 from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.access import ASYNC, SCOPES, Semantics
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _SECTION = PTX["membar, fence"]
 _fence = partial(instruction, since="sm_90", source=_SECTION)
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.mufu import upper_words
 from refsim.mufu.instructions import approximate, divided
@@ -15,9 +13,8 @@ from refsim.numerics.ieee.roots import rsqrt_approximate
 from refsim.numerics.special import RECORDED_ON
 from refsim.ptx.checks.undefined_bits import bitwise
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _MAYBE = "{.rounding:rn|rz|rm|rp}"
 _MODE = ".{rounding:rn|rz|rm|rp}"

@@ -7,10 +7,8 @@ multiple of its size, 4 or 8 bytes: char and short are passed as int, float as d
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
@@ -18,10 +16,10 @@ from refsim.ptx.checks.undefined_memory import ADDRESS, read
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, mask_of
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import ITEM
 from refsim.sources import CUDA_GUIDE
 
-Array = NDArray[Any]
 LONGEST = 1 << 16  # bytes of one text, a width or a precision
 PRINTED = "a printed text"
 # Conversions of C: flags, width, precision, length, letter. Other text is printed unchanged.

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
@@ -17,9 +16,9 @@ from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
 from refsim.ptx.isa.matrix import REGISTER_TYPES, fragment_name, multiplied
 from refsim.ptx.isa.products import mma_kind
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX, Source
 
-Array = NDArray[Any]
 _SECTION = PTX["mma.sp"]
 _ORDERED = "sp::ordered_metadata"
 

@@ -5,16 +5,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.bulk_copy import HINTS
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _STEM = "cp.async.bulk.tensor.{dim:1d|2d|3d|4d|5d}"
 _SECTION, _REDUCES = PTX["cp.async.bulk.tensor"], PTX["cp.reduce.async.bulk.tensor"]
 _COUNTED = ".mbarrier::complete_tx::bytes"

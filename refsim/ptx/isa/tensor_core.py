@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
@@ -20,11 +19,11 @@ from refsim.ptx.execution.tensor_product import (
 )
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.tensor_map import TENSOR_LANES
 from refsim.sources import PTX
 from refsim.targets import target_named
 
-Array = NDArray[Any]
 _SECTION, _SPARSE = PTX["tcgen05.mma"], PTX["tcgen05.mma.sp"]
 _METADATA = "[meta], "
 _DESCRIPTOR_RULE = str(PTX["tcgen05, instruction descriptor"])

@@ -1,10 +1,7 @@
 """Tensor maps that a kernel changes: one field at a time, then a copy to global memory with a fence. Every access goes
 through the generic proxy; copies read maps through a proxy of their own."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES
@@ -13,11 +10,11 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.proxy_fence import release_maps
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.tensor_map import REPLACE_RULE, replaced
 from refsim.sources import PTX
 from refsim.targets import has
 
-Array = NDArray[Any]
 _ITEM = 16
 _LAST_OF_HOPPER = 12  # the last elemtype before the sub-byte types: tfloat32_ftz
 _STEPS = np.arange(0, MAP_BYTES, _ITEM)

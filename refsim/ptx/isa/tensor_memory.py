@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.families.tcgen05 import MOVES, Move
 from refsim.layouts.holders import WARP
@@ -16,10 +15,10 @@ from refsim.ptx.execution.tensor_cells import MISUSE, Cells, ColumnsAsked, Tenso
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.tensor_map import COLUMN_MASK, LEAST_COLUMNS, TENSOR_COLUMNS, TENSOR_LANES
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 TENSOR_SINCE = "sm_100f"
 ALLOCATION = PTX["tcgen05.alloc, dealloc and relinquish_alloc_permit"]
 _allocation = partial(instruction, rendezvous="warp", since=TENSOR_SINCE, source=ALLOCATION, ignores=("group",))

@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import RuleOperands, full, refined
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.syntax import selectors_of
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _SCALAR, _SIMD = PTX["scalar video instructions"], PTX["SIMD video instructions"]
 _TYPES, _TESTS = ".{type:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}", "{test:eq|ne|lt|le|gt|ge}"
 _SIZES = {"b": 8, "h": 16}

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
@@ -13,10 +12,10 @@ from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _redux = partial(instruction, rendezvous="mask", since="sm_80", source=PTX["redux.sync"])
 _match = partial(instruction, rendezvous="mask", since="sm_70", source=PTX["match.sync"])
 _shared_vote = partial(instruction, rendezvous="mask", source=PTX["vote.sync"])

@@ -1,14 +1,9 @@
 """Registers that warpgroups pass to each other."""
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 
 @instruction(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.formats import element_named
 from refsim.layouts.families.wgmma import PRODUCTS, Product
@@ -18,9 +17,9 @@ from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.products import INTEGERS
 from refsim.ptx.isa.sparse import check_selector, stored_positions
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 _SECTION, _SPARSE = PTX["wgmma.mma_async"], PTX["wgmma.mma_async.sp"]
 _SINCE = "sm_90a"
 _BITS = "b1"

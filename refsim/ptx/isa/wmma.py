@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
@@ -23,9 +22,8 @@ from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.products import INTEGERS, MmaKind, mma_kind
+from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX
-
-Array = NDArray[Any]
 
 _SECTIONS = {"load": PTX["wmma.load"], "mma": PTX["wmma.mma"], "store": PTX["wmma.store"]}
 _SPACE = "{.space:global|shared::cta|shared}"

@@ -12,7 +12,6 @@ from types import CodeType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
@@ -28,9 +27,9 @@ from refsim.ptx.lowering.steps import (
     place,
     registers_of,
 )
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
-Array = NDArray[Any]
 _FEWEST = 4  # statements that are worth a call of their own
 _MOST = 1 << 13  # numbers of one operand; with more of them their memory costs more than calls
 

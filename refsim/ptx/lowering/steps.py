@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, UnfitTargetError
 from refsim.ptx.execution.context import Context
@@ -21,6 +20,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.forms import Bound, Certainty, OperandForm, bind
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
     Address,
@@ -42,7 +42,6 @@ from refsim.ptx.text.syntax import (
 )
 from refsim.targets import has, lacking
 
-Array = NDArray[Any]
 _BITS, _WIDE = np.dtype(np.uint64), np.dtype(np.int64)
 
 
@@ -50,7 +49,7 @@ _BITS, _WIDE = np.dtype(np.uint64), np.dtype(np.int64)
 class Constant:
     """An operand known when the program is loaded: one element for all lanes."""
 
-    bits: NDArray[Any]
+    bits: Array
 
 
 @dataclass(frozen=True)
@@ -465,7 +464,7 @@ class _Matcher:
         )
 
 
-def constant_bits(constant: Immediate, type: PtxType) -> NDArray[Any]:
+def constant_bits(constant: Immediate, type: PtxType) -> Array:
     """Return the bits of a constant as an operand of a type, shape (1,): 1.0 written for f64 is 0x3f800000 for f32."""
     value = constant.value
     if type.name == "pred":

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.first_nan import NonFinite
@@ -26,9 +25,9 @@ from refsim.ptx.lowering.blocks import Arms, BasicBlock, Code, successors
 from refsim.ptx.lowering.codegen import Writer, part
 from refsim.ptx.lowering.steps import AddressOperand, BranchTarget, BranchTargets, Source, Step
 from refsim.ptx.memory.access import semantics
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.syntax import Negated, Register
 
-Array = NDArray[Any]
 Follow = Callable[[Lanes, list[Any], list[Any]], list[Any]]
 GUARD, BRANCH, MEMBERS = "the guard of a store", "a branch", "a member mask"
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, counted
 from refsim.ptx.machine.launch_rules import round_up
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region, Space
 from refsim.ptx.text.source_names import UNKNOWN, code_of, differs
@@ -82,7 +82,7 @@ def misfit(
 
 def pack_parameters(
     function: Function, args: Sequence[Any], device: GlobalMemory
-) -> tuple[Space, list[tuple[NDArray[Any], int]]]:
+) -> tuple[Space, list[tuple[Array, int]]]:
     """Return the parameter bytes of a launch, and the arrays to copy back with their addresses."""
     check_count(function, args)
     packed, arrays = bytearray(), []

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.registers import mark_written, put
@@ -19,7 +18,6 @@ from refsim.ptx.lowering.codegen import operands_function, terminator_function
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Statement
 
-Array = NDArray[Any]
 MANY = 64  # warps that one call computes about as fast, each, as any number of them
 
 

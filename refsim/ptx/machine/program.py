@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, UnfitTargetError, check_named, counted, unknown
 from refsim.integers import is_whole
@@ -26,6 +25,7 @@ from refsim.ptx.lowering.liveness import Contraction
 from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
 from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, check_programmatic, launch_shape
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, WINDOW_SIZE, WINDOWS
 from refsim.ptx.observers.steps import AddressWatch, StepObserver, Stretch
@@ -221,7 +221,7 @@ class Program(Card):
         observer: StepObserver | None = None,
         watching: AddressWatch | None = None,
         following: OpenBits | None = None,
-    ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
+    ) -> tuple[PreparedLaunch, list[tuple[Array, int]]]:
         """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
         code = (self.code if observer is None else self.stepped)(entry)
         code = code.held if isinstance(policy, str) and policy == HELD_POLICY else code
@@ -329,7 +329,7 @@ def _workspace(device: GlobalMemory) -> dict[str, int]:
     return {"%envreg1": high, "%envreg2": low}
 
 
-def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> None:
+def _copy_back(arrays: list[tuple[Array, int]], device: GlobalMemory) -> None:
     """Copy device memory back to the arrays that the kernel may have written."""
     for array, address in arrays:
         if device.was_stored_to(address):

@@ -9,7 +9,6 @@ hold the position of a thread in its launch, and clocks that no program may rely
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +44,7 @@ from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.sync.barriers import Barriers, ClusterBarrier, LaunchOrder
 from refsim.ptx.sync.commits import TransferCounts
@@ -166,7 +166,7 @@ class Machine:
         policy = "eager" if self.is_held else launch.policy
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         poison = bytes([(POISON + seed) & 0xFF])
-        arrays: list[NDArray[Any]] = [
+        arrays: list[Array] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
             for bits in code.slot_bits
         ]
@@ -219,7 +219,7 @@ class Machine:
             raise RefsimError("unknown-symbol", f"the kernel refers to {name!r}, which the module does not define")
         return np.array([(self.symbols[name] + offset) % (1 << 64)], np.uint64)
 
-    def special(self, lanes: Lanes, name: str) -> NDArray[Any]:
+    def special(self, lanes: Lanes, name: str) -> Array:
         """Return a special register for a set of lanes."""
         if name not in self.specials:
             self.specials[name] = special_register(self, name)
@@ -460,7 +460,7 @@ class Machine:
         return bool(self.groups)
 
 
-def special_register(machine: Context, name: str) -> NDArray[Any]:
+def special_register(machine: Context, name: str) -> Array:
     """Return a special register over all lanes, or (1,) if it is equal for all. Source: PTX ISA, special registers.
     Timers count scheduler steps from a start time of each schedule; no program may rely on either."""
     geometry = machine.geometry

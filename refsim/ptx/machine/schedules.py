@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.sync.scheduler import Scheduler
 
 FAIRNESS = 1024  # picks between two turns of groups that a spinning group keeps waiting
@@ -136,13 +136,13 @@ class HeldLanes:
         return [pc for pc in machine.groups if pc != self.at]
 
 
-def _late_lanes(geometry: Geometry, choice: np.random.Generator) -> NDArray[np.bool_] | None:
+def _late_lanes(geometry: Geometry, choice: np.random.Generator) -> Bools | None:
     """Return the lanes of one random warp of each CTA that runs as late as possible, to expose order by luck alone."""
     if geometry.warps == 1:
         return None
     last = choice.integers(geometry.warps, size=geometry.count)
     warps = np.arange(geometry.count * geometry.warps)
-    late: NDArray[np.bool_] = (warps % geometry.warps == last[warps // geometry.warps])[geometry.warp]
+    late: Bools = (warps % geometry.warps == last[warps // geometry.warps])[geometry.warp]
     return late
 
 

@@ -11,12 +11,13 @@ cp.reduce.async.bulk. A modifier counts at any place of the opcode: all orders t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses, Region, Space
 from refsim.ptx.text.syntax import Statement
 
@@ -80,7 +81,6 @@ def semantics(opcode: str) -> Semantics:
     return Semantics(True, acquires, releases, SYS if scope is None else scope, False, elements)
 
 
-Array = NDArray[Any]
 Owner = NDArray[np.int64] | int
 READ, WRITE, UPDATE, DISCARD = "read", "write", "update", "discard"
 GENERIC, ASYNC, MAP_PROXY = "generic", "async", "tensormap"
@@ -99,7 +99,7 @@ class Threads(Protocol):
     def count(self) -> int: ...
     @property
     def semantics(self) -> Semantics: ...
-    def select(self, mask: NDArray[np.bool_]) -> "Threads | None": ...
+    def select(self, mask: Bools) -> "Threads | None": ...
     def full(self, values: Array) -> Array: ...
     def fault(self, code: str, position: int, what: str, rule: str = "") -> RefsimError: ...
 
@@ -123,7 +123,7 @@ class Access:
     width: int
     region: Region | None
     items: Array | None = None
-    wrote: NDArray[np.bool_] | None = None
+    wrote: Bools | None = None
     proxy: str = GENERIC
 
     @property
@@ -131,7 +131,7 @@ class Access:
         """Return the statement that makes the access."""
         return self.threads.statement
 
-    def of(self, chosen: NDArray[np.bool_]) -> "Access":
+    def of(self, chosen: Bools) -> "Access":
         """Return the part of some lanes."""
         items = self.items if self.items is None or len(self.items) == 1 else self.items[chosen]
         wrote = None if self.wrote is None else self.wrote[chosen]
@@ -191,7 +191,7 @@ class Port:
         at: Addresses,
         owner: Owner,
         width: int,
-        compute: Callable[[Array, Addresses], tuple[Array, NDArray[np.bool_] | None]],
+        compute: Callable[[Array, Addresses], tuple[Array, Bools | None]],
     ) -> None:
         """Read, modify and write in one step. `compute` takes the item of each lane's place and the number of the
         place. It returns the item that each lane leaves there, in lane order, and which lanes write (None: all)."""

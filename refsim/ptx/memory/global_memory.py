@@ -7,13 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.integers import array_of, is_whole
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import Snapshot, TouchedBytes
 from refsim.ptx.memory.space import (
@@ -81,7 +81,7 @@ class GlobalMemory:
         size: int,
         name: str,
         *,
-        initial: bytes | NDArray[Any] | None = None,
+        initial: bytes | Array | None = None,
         align: int = 256,
         offset: int = 0,
         writable: bool = True,
@@ -270,11 +270,11 @@ class GlobalMemory:
                 found[place.start - start : place.stop - start] = held[within]
         return found
 
-    def written(self, address: int, size: int) -> NDArray[np.bool_]:
+    def written(self, address: int, size: int) -> Bools:
         """Return which of the bytes at an address were ever written."""
         start = address - GLOBAL_BASE
         if self.space.sparse is None:
-            known: NDArray[np.bool_] = self.space.unwritten[start : start + size] == 0
+            known: Bools = self.space.unwritten[start : start + size] == 0
             return known
         found = np.empty(size, np.bool_)
         for place, _, page in self.space.sparse.parts(start, start + size):
@@ -282,7 +282,7 @@ class GlobalMemory:
             found[place.start - start : place.stop - start] = mark == 0
         return found
 
-    def write(self, address: int, contents: NDArray[Any]) -> None:
+    def write(self, address: int, contents: Array) -> None:
         """Copy the host's `contents` into a buffer."""
         raw, start = _raw(contents), address - GLOBAL_BASE
         self.space.touch_all(start, start + len(raw))
@@ -335,7 +335,7 @@ def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
     raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", kind=Kind.MISSING)
 
 
-def _raw(contents: bytes | NDArray[Any]) -> NDArray[np.uint8]:
+def _raw(contents: bytes | Array) -> NDArray[np.uint8]:
     """Return bytes, or the bytes of an array of numbers, as uint8."""
     if isinstance(contents, bytes):
         return np.frombuffer(contents, np.uint8)

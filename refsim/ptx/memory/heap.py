@@ -8,11 +8,11 @@ byte: each byte must be in one block that is not freed.
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, PAGE, POISON, AccessError, Addresses, Region, Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -228,14 +228,14 @@ class Heap:
         found: list[int] = np.unique(self.positions(words)).tolist()
         return found
 
-    def positions(self, words: NDArray[Any]) -> NDArray[np.int64]:
+    def positions(self, words: Array) -> NDArray[np.int64]:
         """Return the byte positions of the 64-bit `words` that are addresses within the heap."""
         return (words[self.are_pointers(words)] - np.uint64(self.space.base)).astype(np.int64)
 
-    def are_pointers(self, words: NDArray[Any]) -> NDArray[np.bool_]:
+    def are_pointers(self, words: Array) -> Bools:
         """Return which 64-bit words are addresses within the heap."""
         lowest = np.uint64(self.region.start + self.space.base)
-        found: NDArray[np.bool_] = words - lowest < np.uint64(self.region.end - self.region.start)
+        found: Bools = words - lowest < np.uint64(self.region.end - self.region.start)
         return found
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import PAGE, Blocks, Region, Space
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
 
@@ -22,8 +22,8 @@ Bytes = NDArray[np.uint8]
 class TouchedBytes:
     """The bytes of global memory, by their position, that a launch wrote and read."""
 
-    wrote: NDArray[np.bool_]
-    read: NDArray[np.bool_]
+    wrote: Bools
+    read: Bools
 
     @staticmethod
     def nothing(size: int) -> "TouchedBytes":
@@ -42,7 +42,7 @@ class TouchedBytes:
         """Record an access to these bytes."""
         (self.wrote if writes else self.read)[at[at < len(self.wrote)]] = True
 
-    def meets(self, at: Array, *, writes: bool) -> NDArray[np.bool_]:
+    def meets(self, at: Array, *, writes: bool) -> Bools:
         """Return which items (n, bytes) conflict: written before, or read before if the access `writes`."""
         known, place = at < len(self.wrote), np.minimum(at, len(self.wrote) - 1)
         found = self.wrote[place] | self.read[place] if writes else self.wrote[place]
@@ -77,7 +77,7 @@ class Undo:
     ) -> None:
         self.space.undo = None
 
-    def before(self, region: Region | None, index: NDArray[Any], width: int) -> None:
+    def before(self, region: Region | None, index: Array, width: int) -> None:
         """Save the pages of items that are about to be written; `region` is the one that holds them all, or None."""
         if region is not None and region.start in self.whole:
             return
@@ -111,7 +111,7 @@ class Snapshot:
     pages: dict[int, tuple[Bytes, Bytes]]
     blocks: Any = None
     maps: frozenset[int] = frozenset()
-    absent: NDArray[np.bool_] | None = None
+    absent: Bools | None = None
 
     @classmethod
     def of(cls, space: Space, end: int) -> "Snapshot":
@@ -165,7 +165,7 @@ def _first(space: Space, start: int, size: int) -> tuple[Bytes, Bytes]:
     return np.zeros(size, np.uint8), np.zeros(size, np.uint8)
 
 
-def _is_placed(blocks: Blocks, start: int, before: Bytes, after: Bytes) -> NDArray[np.bool_]:
+def _is_placed(blocks: Blocks, start: int, before: Bytes, after: Bytes) -> Bools:
     """Return which bytes of a page tell only where a heap placed blocks: its own bytes, and addresses within it."""
     whole = len(before) // 8 * 8
     both = blocks.are_pointers(before[:whole].view(np.uint64)) & blocks.are_pointers(after[:whole].view(np.uint64))

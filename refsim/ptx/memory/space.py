@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.memory.arrays import Array, Bools
 
 PAGE = 1 << 20
 POISON = 0xA5
@@ -49,7 +50,7 @@ class Fill:
 
     start: int
     end: int
-    contents: NDArray[Any] | None
+    contents: Array | None
 
     def page(self, number: int) -> tuple[Bytes, int]:
         """Return the bytes of a whole page, and the mark of each: 1 if it is uninitialized."""
@@ -68,7 +69,7 @@ class Fill:
 class Sparse:
     """The pages of one space that have no contents yet, by number, and the fills of its large buffers."""
 
-    absent: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    absent: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     fills: list[Fill] = field(default_factory=list)
 
     def add(self, fill: Fill) -> range:
@@ -114,7 +115,7 @@ class Sparse:
                 yield slice(low, high), slice(low % PAGE, low % PAGE + high - low), page
             at = high
 
-    def touched(self, at: NDArray[Any], width: int) -> list[int]:
+    def touched(self, at: Array, width: int) -> list[int]:
         """Return the absent pages that accesses of `width` bytes at these positions touch."""
         pages = np.unique(np.concatenate([at, at + (width - 1)]) // PAGE)
         pages = pages[(pages >= 0) & (pages < len(self.absent))]
@@ -122,7 +123,7 @@ class Sparse:
         return found
 
 
-def repeated(contents: object) -> NDArray[Any] | None:
+def repeated(contents: object) -> Array | None:
     """Return a copy of a large view that repeats elements, as a view of as few elements; None for other contents."""
     if not isinstance(contents, np.ndarray) or contents.nbytes < LARGE_BYTES or contents.dtype.hasobject:
         return None
@@ -133,7 +134,7 @@ def repeated(contents: object) -> NDArray[Any] | None:
     return np.broadcast_to(once, contents.shape)
 
 
-def zeros(count: int, kind: Any) -> NDArray[Any]:
+def zeros(count: int, kind: Any) -> Array:
     """Return zeros that the system backs page by page at their first touch, also more than the machine's memory."""
     size = count * np.dtype(kind).itemsize
     if size >= LARGE_BYTES and sys.platform == "linux":
@@ -201,7 +202,7 @@ class AccessError(Exception):
 class StoreWatch(Protocol):
     """An observer of a store before it is made."""
 
-    def before(self, region: Region | None, index: NDArray[Any], width: int) -> None: ...
+    def before(self, region: Region | None, index: Array, width: int) -> None: ...
 
 
 class Blocks(Protocol):
@@ -213,7 +214,7 @@ class Blocks(Protocol):
     def where(self, position: int) -> str: ...
     def state(self) -> Any: ...
     def restore(self, state: Any) -> None: ...
-    def are_pointers(self, words: NDArray[Any]) -> NDArray[np.bool_]: ...
+    def are_pointers(self, words: Array) -> Bools: ...
 
 
 @dataclass
@@ -349,7 +350,7 @@ class Space:
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         """Raise AccessError for the first access that reads an uninitialized byte."""
         narrow = min(width, 8)
-        marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
+        marks: Array = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
         if np.count_nonzero(marks) and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
             at_lane = int(at[lane])
@@ -366,7 +367,7 @@ class Space:
         else:
             self.stored.update(one.name for one in self.regions if one.writable)
 
-    def put(self, region: Region | None, index: Addresses, items: NDArray[Any], width: int) -> None:
+    def put(self, region: Region | None, index: Addresses, items: Array, width: int) -> None:
         """Write items to checked places; if two places are equal, the last item stays."""
         self.note_stored(region)
         if self.undo is not None:
@@ -399,10 +400,10 @@ OFFSETS = (1 << RANK_SHIFT) - 1
 _SHARED = WINDOWS["shared"]
 _RANKS = WINDOW_SIZE - 1 - OFFSETS
 
-Place = NDArray[Any]
+Place = Array
 
 
-def rank_bits(rank: NDArray[Any]) -> NDArray[np.uint64]:
+def rank_bits(rank: Array) -> NDArray[np.uint64]:
     """Return the rank bits of shared addresses of a CTA of that rank."""
     bits: NDArray[np.uint64] = rank.astype(np.uint64) << np.uint64(RANK_SHIFT)
     return bits
@@ -420,15 +421,15 @@ def position_of(address: Place) -> NDArray[np.int64]:
     return positions
 
 
-def with_rank(address: Place, rank: NDArray[Any]) -> Place:
+def with_rank(address: Place, rank: Array) -> Place:
     """Return the corresponding byte of another CTA: (0x03000410, 1) gives 0x01000410; generic addresses stay
     generic."""
     mapped: Place = (address & ~address.dtype.type(_RANKS)) | rank_bits(rank).astype(address.dtype)
     return mapped
 
 
-def is_shared(address: Place) -> NDArray[np.bool_]:
+def is_shared(address: Place) -> Bools:
     """Return which generic addresses lie in the window of shared memory."""
     at = address.astype(np.int64, copy=False)
-    inside: NDArray[np.bool_] = (at >= _SHARED) & (at < _SHARED + WINDOW_SIZE)
+    inside: Bools = (at >= _SHARED) & (at < _SHARED + WINDOW_SIZE)
     return inside

@@ -27,9 +27,9 @@ from refsim.layouts.tma import (
     im2col_map,
     tensor_map,
 )
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.sources import PTX
 
-Array = NDArray[Any]
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
 LANE_SHIFT, COLUMN_MASK = 16, 0xFFFF
 LEAST_COLUMNS = 32
@@ -47,7 +47,7 @@ class TensorMemory:
     ctas: int
     poison: int
     words: Array = field(init=False)
-    unwritten: NDArray[np.bool_] = field(init=False)
+    unwritten: Bools = field(init=False)
     bits: NDArray[np.uint32] | None = None
     events: NDArray[np.int32] | None = None
     blocks: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class TensorMemory:
         del self.blocks[cta][first]
         return True
 
-    def held(self, cta: int) -> NDArray[np.bool_]:
+    def held(self, cta: int) -> Bools:
         """Return which columns a CTA holds."""
         found = np.zeros(TENSOR_COLUMNS, np.bool_)
         for first, columns in self.blocks.get(cta, {}).items():

@@ -3,10 +3,9 @@ wrote or read, and every access to the bytes of the range."""
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
@@ -14,10 +13,10 @@ from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.lowering.steps import AddressOperand, Step, registers_of
 from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement
 from refsim.render.cards import FieldsCard
 
-Array = NDArray[Any]
 COPY = "copy"
 MOST = 4096
 
@@ -165,7 +164,7 @@ class WarpTrace(FieldsCard):
     most: int = MOST
     ran: list[Ran] = field(default_factory=list)
     left_out: int = 0
-    _guard: NDArray[np.bool_] | None = None
+    _guard: Bools | None = None
     _file: str | None = None
 
     def __post_init__(self) -> None:
@@ -211,7 +210,7 @@ class WarpTrace(FieldsCard):
             one.file == self._file and self.first <= one.line <= self.last for one in place.places()
         )
 
-    def _registers(self, lanes: Lanes, step: Step, mine: NDArray[np.bool_]) -> list[Held]:
+    def _registers(self, lanes: Lanes, step: Step, mine: Bools) -> list[Held]:
         """Return the registers that a step wrote in lanes `mine`, or the registers that it read if it wrote none."""
         written = [(index, type) for result, type in step.results for index in _elements(result)]
         if written:
@@ -223,9 +222,9 @@ class WarpTrace(FieldsCard):
         }
         return [self._held(lanes, index, type, mine, is_written=False) for index, type in read.items()]
 
-    def _held(self, lanes: Lanes, index: int, type: PtxType, mine: NDArray[np.bool_], *, is_written: bool) -> Held:
+    def _held(self, lanes: Lanes, index: int, type: PtxType, mine: Bools, *, is_written: bool) -> Held:
         names = self.code.function.register_names
-        bits: NDArray[Any] = lanes.full(get(lanes, index))[mine]
+        bits: Array = lanes.full(get(lanes, index))[mine]
         name = names[index] if index < len(names) else "carry"
         return Held(name, is_written, type, self.code.register_bits[index], tuple(int(each) for each in bits))
 

@@ -9,6 +9,7 @@ from refsim.ptx.checks.undefined_warp import barrier_result
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 
@@ -37,7 +38,7 @@ class Barriers:
         count: NDArray[np.uint32] | None,
         *,
         wait: bool,
-        value: NDArray[np.bool_] | None = None,
+        value: Bools | None = None,
     ) -> None:
         """Let lanes arrive at barrier `number`, which expects `count` threads (None: all of the CTA). `wait` is
         False for bar.arrive; `value`: the predicate of each lane for bar.red. Raises the fault of an invalid number

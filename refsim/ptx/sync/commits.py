@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import WRITE
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import with_rank
 from refsim.ptx.sync import mbarriers as objects
 
-Array = NDArray[Any]
 _ONE = np.ones(1, np.int64)
 _RANKS = 16
 

@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, WRITE, Access, Semantics
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import Statement, place
 
-Array = NDArray[Any]
 CODE, RULE = "barrier-misuse", "PTX ISA, mbarrier"
 BYTES = 8
 _NONE = -2

@@ -3,18 +3,16 @@
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import ColumnsAsked
+from refsim.ptx.memory.arrays import Array
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import Function, Statement, place
 
-Array = NDArray[Any]
 RULE = "PTX ISA, setmaxnreg"
 _REGISTERS, _LEAST, _MOST, _STEP, _WARP, _GROUP = 65_536, 24, 256, 8, 32, 4
 

@@ -18,6 +18,7 @@ from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.findings.record import fault
 from refsim.ptx.lowering.steps import Step, fetch
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 
@@ -119,13 +120,13 @@ class Meetings:
             what = f"{machine.geometry.describe(around[0])} went around it and has exited; the lanes of a warp come together"
             machine.report(lanes.fault("divergent-sync", who, what, MEETING_RULE), lanes.statement)
 
-    def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> Bools:
         """Return for each lane whether all its living partners are in `present` (a bit mask for each warp)."""
         warps = self.machine.geometry.warp[ids]
         needed = self.machine.warp_bits(np.flatnonzero(self.machine.alive))[warps]
         if named is not None:
             needed = needed & named
-        complete: NDArray[np.bool_] = (needed & ~present[warps]) == 0
+        complete: Bools = (needed & ~present[warps]) == 0
         return complete
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
