@@ -81,13 +81,13 @@ def _fence(lanes: Lanes) -> None:
         lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
 
 
-@instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90", source=PTX["griddepcontrol"])
+@instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90")
 def launch_dependents(lanes: Lanes) -> None:
     """Allow the next launch to begin as soon as every block has executed this or exited."""
     lanes.machine.launches.let_others_begin(lanes)
 
 
-@instruction("griddepcontrol.wait", flow=True, since="sm_90", source=PTX["griddepcontrol"])
+@instruction("griddepcontrol.wait", flow=True, since="sm_90")
 def wait_for_launches(lanes: Lanes) -> None:
     """Wait until the earlier launches are complete and their writes visible."""
     lanes.machine.launches.wait(lanes)

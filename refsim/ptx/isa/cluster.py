@@ -11,9 +11,7 @@ from refsim.ptx.memory.space import is_shared, rank_of, with_rank
 from refsim.sources import PTX
 
 
-@instruction(
-    "mapa{.space:shared::cluster}.{type:u32|u64} d, a, b:u32", ignores=("type",), since="sm_90", source=PTX["mapa"]
-)
+@instruction("mapa{.space:shared::cluster}.{type:u32|u64} d, a, b:u32", ignores=("type",), since="sm_90")
 def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
     """Return the address of a variable in the CTA of rank b; generic in and out without a state space."""
     size = lanes.machine.geometry.cluster_ctas
@@ -24,12 +22,7 @@ def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
     return with_rank(a, b)
 
 
-@instruction(
-    "getctarank{.space:shared::cluster}.{type:u32|u64} d:u32, a",
-    ignores=("type",),
-    since="sm_90",
-    source=PTX["getctarank"],
-)
+@instruction("getctarank{.space:shared::cluster}.{type:u32|u64} d:u32, a", ignores=("type",), since="sm_90")
 def getctarank(lanes: Lanes, a: Array, *, space: str | None) -> Array:
     """Return the rank of the CTA whose shared memory holds the address."""
     _check_shared(lanes, a, space)

@@ -9,7 +9,7 @@ from refsim.ptx.memory.space import FUNCTION_BASE
 from refsim.sources import PTX
 
 
-@instruction("bra{.uni} target", flow=True, ignores=("uni",), source=PTX["bra"])
+@instruction("bra{.uni} target", flow=True, ignores=("uni",))
 def bra(lanes: Lanes, target: int) -> None:
     """Send every running lane to the label; a guard holds the others back."""
     lanes.machine.branch(lanes, target)
@@ -26,13 +26,13 @@ def brx_idx(lanes: Lanes, index: Array, targets: tuple[int, ...]) -> None:
         lanes.machine.go(targets[int(number)], lanes.ids[numbers == number])
 
 
-@instruction("ret{.uni}", flow=True, ignores=("uni",), source=PTX["ret"])
+@instruction("ret{.uni}", flow=True, ignores=("uni",))
 def ret(lanes: Lanes) -> None:
     """Finish the thread: the return of an entry."""
     lanes.machine.retire(lanes.ids, lanes.pc)
 
 
-@instruction("call{.uni} a:u64", flow=True, ignores=("uni",), source=PTX["call"])
+@instruction("call{.uni} a:u64", flow=True, ignores=("uni",))
 def call(lanes: Lanes, a: Array) -> None:
     """Raise a fault for a call that inlining could not replace: its address is no reachable function, or one that is
     running."""
@@ -43,31 +43,31 @@ def call(lanes: Lanes, a: Array) -> None:
     raise lanes.fault("invalid-call", 0, what, "PTX ISA, call: the address of a function that fits the prototype")
 
 
-@instruction("exit", flow=True, source=PTX["exit"])
+@instruction("exit", flow=True)
 def leave(lanes: Lanes) -> None:
     """Finish the thread."""
     lanes.machine.retire(lanes.ids, lanes.pc)
 
 
-@instruction("trap", flow=True, source=PTX["trap"])
+@instruction("trap", flow=True)
 def trap(lanes: Lanes) -> None:
     """Stop the kernel: a failed assertion."""
     raise lanes.fault("trap", 0, "the kernel executed trap")
 
 
-@instruction("nanosleep.u32 a:u32", since="sm_70", source=PTX["nanosleep"])
+@instruction("nanosleep.u32 a:u32", since="sm_70")
 def nanosleep(a: Array) -> tuple[()]:
     """Do nothing: time does not pass in the simulator."""
     return ()
 
 
-@instruction("brkpt", flow=True, source=PTX["brkpt"])
+@instruction("brkpt", flow=True)
 def brkpt(lanes: Lanes) -> None:
     """End the launch: without a debugger a breakpoint is a launch failure, as on an H200."""
     raise lanes.fault("trap", 0, "the kernel executed brkpt, which without a debugger is a launch failure")
 
 
-@instruction("pmevent{.mask} event:u32", ignores=("mask",), source=PTX["pmevent"])
+@instruction("pmevent{.mask} event:u32", ignores=("mask",))
 def pmevent(event: Array) -> tuple[()]:
     """Do nothing: the simulator counts no events."""
     return ()

@@ -39,7 +39,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, WIDE, Bits, PtxType, unview, view
 from refsim.ptx.isa.unmodelled import missing
-from refsim.sources import Source
+from refsim.sources import PTX, Source
 
 FIELD = re.compile(
     r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
@@ -378,10 +378,12 @@ def _parameters(code: CodeType) -> list[str]:
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def instruction(form: str, *, ignores: tuple[str, ...] = (), **facts: Any) -> Callable[[Clause], Clause]:
+def instruction(
+    form: str, *, ignores: tuple[str, ...] = (), source: Source | None = None, **facts: Any
+) -> Callable[[Clause], Clause]:
     """Register the decorated function as the implementation of `form`; `ignores` lists modifiers that it does not take.
-    `facts` are fields of Instruction: at least its `source`. A parameter `lanes` receives the lanes, `results` a vector
-    result's registers. An omitted operand is None."""
+    `source`: by default the ISA's section of the mnemonic. `facts` are other fields of Instruction. A parameter `lanes`
+    receives the lanes, `results` a vector result's registers. An omitted operand is None."""
     text, _, operands = form.partition(" ")
     opcode = parse_opcode(text)
     kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
@@ -396,6 +398,7 @@ def instruction(form: str, *, ignores: tuple[str, ...] = (), **facts: Any) -> Ca
         read: dict[str, Any] = {"form": form, "mnemonic": opcode.mnemonic, "opcode": opcode, "flags": kinds}
         read |= {"operands": operand_forms, "function": function, "keywords": keywords}
         read |= {"wants_lanes": parameters[:1] == ["lanes"], "counts_results": "results" in parameters}
+        read["source"] = source or PTX[opcode.mnemonic]
         _CLAUSES.setdefault(opcode.mnemonic, []).append(Instruction(**read, **facts))
         return function
 

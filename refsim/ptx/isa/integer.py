@@ -21,152 +21,152 @@ S32_RANGE = np.iinfo(np.int32)
 _product = partial(instruction, undefined=law.multiplied())
 
 
-@instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.summed(), source=PTX["add"])
-@instruction("add.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.summed(), source=PTX["add"])
+@instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.summed())
+@instruction("add.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.summed())
 def add(a: Array, b: Array) -> Array:
     """Return the sum, modulo two to the width: 0xffff + 1 in u16 is 0. In x2 the halves do not carry into one
     another."""
     return a + b
 
 
-@instruction("add.sat.s32 d:s32, a:s32, b:s32", undefined=law.monotone, source=PTX["add"])
+@instruction("add.sat.s32 d:s32, a:s32, b:s32", undefined=law.monotone)
 def add_sat(a: Array, b: Array) -> Array:
     """Return the sum, limited to s32: 0x7fffffff + 1 is 0x7fffffff."""
     return saturated(a.astype(np.int64) + b)
 
 
-@instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.summed(True), source=PTX["sub"])
+@instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.summed(True))
 def sub(a: Array, b: Array) -> Array:
     """Return the difference, modulo two to the width: 0 - 1 in u32 is 0xffffffff."""
     return a - b
 
 
-@instruction("sub.sat.s32 d:s32, a:s32, b:s32", undefined=law.monotone, source=PTX["sub"])
+@instruction("sub.sat.s32 d:s32, a:s32, b:s32", undefined=law.monotone)
 def sub_sat(a: Array, b: Array) -> Array:
     """Return the difference, limited to s32: -0x80000000 - 1 is -0x80000000."""
     return saturated(a.astype(np.int64) - b)
 
 
-@_product("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["mul"])
+@_product("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b")
 def mul(a: Array, b: Array, *, half: str) -> Array:
     """Return the upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
     return product_part(a, b, half)
 
 
-@_product("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", source=PTX["mul"])
+@_product("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b")
 def mul_wide(a: Array, b: Array) -> Array:
     """Return the whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
     return wide_product(a, b)
 
 
-@_product("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", source=PTX["mad"])
+@_product("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c")
 def mad(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """Return one half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
     return product_part(a, b, half) + c
 
 
-@_product("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", source=PTX["mad"])
+@_product("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide")
 def mad_wide(a: Array, b: Array, c: Array) -> Array:
     """Return the whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
     return wide_product(a, b) + c
 
 
-@instruction("mad.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", undefined=law.multiplied(0, True), source=PTX["mad"])
+@instruction("mad.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", undefined=law.multiplied(0, True))
 def mad_hi_sat(a: Array, b: Array, c: Array) -> Array:
     """Return the upper half of the product plus c, limited to s32: 0x40000000 * 4 >> 32 is 1, plus 0x7fffffff is
     0x7fffffff."""
     return saturated((wide_product(a, b) >> 32) + c)
 
 
-@instruction("mul24.{half:hi|lo}.{type:u32|s32} d, a, b", undefined=law.multiplied(24), source=PTX["mul24"])
+@instruction("mul24.{half:hi|lo}.{type:u32|s32} d, a, b", undefined=law.multiplied(24))
 def mul24(a: Array, b: Array, *, half: str) -> Array:
     """Return bits 31 to 0 or 47 to 16 of the product of the low 24 bits: mul24.lo.u32 of 0x01000003 and 5 is 15."""
     return part24(a, b, half)
 
 
-@instruction("mad24.{half:hi|lo}.{type:u32|s32} d, a, b, c", undefined=law.multiplied(24), source=PTX["mad24"])
+@instruction("mad24.{half:hi|lo}.{type:u32|s32} d, a, b, c", undefined=law.multiplied(24))
 def mad24(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """Return a part of the 24-bit product, plus c: mad24.hi.u32 of 0x10000, 0x10000 and 1 is 0x10001."""
     return part24(a, b, half) + c
 
 
-@instruction("mad24.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", undefined=law.multiplied(24, True), source=PTX["mad24"])
+@instruction("mad24.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", undefined=law.multiplied(24, True))
 def mad24_hi_sat(a: Array, b: Array, c: Array) -> Array:
     """Return bits 47 to 16 of the 24-bit product, plus c, limited to s32."""
     return saturated(part24(a, b, "hi").astype(np.int64) + c)
 
 
-@instruction("sad.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=law.distance, source=PTX["sad"])
+@instruction("sad.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=law.distance)
 def sad(a: Array, b: Array, c: Array) -> Array:
     """Return c plus the distance of a and b: sad.s32 of -2, 3 and 10 is 15."""
     return c + np.maximum(a, b) - np.minimum(a, b)
 
 
-@instruction("div.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.divided, source=PTX["div"])
+@instruction("div.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.divided)
 def div(a: Array, b: Array) -> Array:
     """Return the quotient, rounded toward zero: -7 / 2 is -3, the least number / -1 is itself. The ISA leaves a
     division by zero open; this implementation returns all ones, as the hardware does."""
     return np.where(b == 0, np.invert(np.zeros_like(a)), (a - np.fmod(a, b)) // b)
 
 
-@instruction("rem.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.remainder, source=PTX["rem"])
+@instruction("rem.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.remainder)
 def rem(a: Array, b: Array) -> Array:
     """Return the remainder of div, with the sign of a: -7 rem 2 is -1. Division by zero, which the ISA leaves open,
     gives all ones."""
     return np.where(b == 0, np.invert(np.zeros_like(a)), np.fmod(a, b))
 
 
-@instruction("abs.{type:s16|s32|s64} d, a", undefined=law.magnitude, source=PTX["abs"])
+@instruction("abs.{type:s16|s32|s64} d, a", undefined=law.magnitude)
 def abs_(a: Array) -> Array:
     """Return the absolute value: -5 gives 5, the least number gives itself."""
     return np.abs(a)
 
 
-@instruction("neg.{type:s16|s32|s64} d, a", undefined=law.negated, source=PTX["neg"])
+@instruction("neg.{type:s16|s32|s64} d, a", undefined=law.negated)
 def neg(a: Array) -> Array:
     """Return the number of opposite sign; the least number gives itself."""
     return -a
 
 
-@instruction("min.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.extreme("min"), source=PTX["min"])
-@instruction("min.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.extreme("min"), source=PTX["min"])
+@instruction("min.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.extreme("min"))
+@instruction("min.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.extreme("min"))
 def min_(a: Array, b: Array) -> Array:
     """Return the smaller number: of 0xffffffff and 1 it is 1 in u32 and 0xffffffff in s32."""
     return np.minimum(a, b)
 
 
-@instruction("min.relu.{type:s16x2|s32} d, a, b", since="sm_90", undefined=law.extreme("min", True), source=PTX["min"])
+@instruction("min.relu.{type:s16x2|s32} d, a, b", since="sm_90", undefined=law.extreme("min", True))
 def min_relu(a: Array, b: Array) -> Array:
     """Return the smaller number, or 0 if it is negative: -3 and 5 give 0."""
     return np.maximum(np.minimum(a, b), a.dtype.type(0))
 
 
-@instruction("max.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.extreme("max"), source=PTX["max"])
-@instruction("max.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.extreme("max"), source=PTX["max"])
+@instruction("max.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.extreme("max"))
+@instruction("max.{type:u16x2|s16x2} d, a, b", since="sm_90", undefined=law.extreme("max"))
 def max_(a: Array, b: Array) -> Array:
     """Return the larger number: of 0xffffffff and 1 it is 0xffffffff in u32 and 1 in s32."""
     return np.maximum(a, b)
 
 
-@instruction("max.relu.{type:s16x2|s32} d, a, b", since="sm_90", undefined=law.extreme("max", True), source=PTX["max"])
+@instruction("max.relu.{type:s16x2|s32} d, a, b", since="sm_90", undefined=law.extreme("max", True))
 def max_relu(a: Array, b: Array) -> Array:
     """Return the larger number, or 0 if it is negative: -3 and -5 give 0."""
     return np.maximum(np.maximum(a, b), a.dtype.type(0))
 
 
-@instruction("popc.{type:b32|b64} d:u32, a", undefined=law.counted, source=PTX["popc"])
+@instruction("popc.{type:b32|b64} d:u32, a", undefined=law.counted)
 def popc(a: Array) -> Array:
     """Return how many bits are set: 3 in 0x80000011."""
     return np.bitwise_count(a).astype(np.uint32)
 
 
-@instruction("clz.{type:b32|b64} d:u32, a", undefined=law.counted, source=PTX["clz"])
+@instruction("clz.{type:b32|b64} d:u32, a", undefined=law.counted)
 def clz(a: Array) -> Array:
     """Return how many zeros stand above the highest set bit: 31 for 1, the width for 0."""
     return np.uint32(width(a)) - bit_length(a)
 
 
-@instruction("bfind{.shiftamt}.{type:u32|u64|s32|s64} d:u32, a", undefined=law.counted, source=PTX["bfind"])
+@instruction("bfind{.shiftamt}.{type:u32|u64|s32|s64} d:u32, a", undefined=law.counted)
 def bfind(a: Array, *, shiftamt: bool) -> Array:
     """Return the position of the highest bit that differs from the sign (u types: from 0); 0xffffffff if none does.
     0x10 gives 4. `.shiftamt` returns how far left the bit must move to reach the top instead: 27 for 0x10 in u32."""
@@ -176,7 +176,7 @@ def bfind(a: Array, *, shiftamt: bool) -> Array:
     return np.where(length == 0, np.uint32(0xFFFFFFFF), np.uint32(width(a)) - length)
 
 
-@instruction("fns.b32 d:b32, mask:b32, base:u32, offset:s32", source=PTX["fns"])
+@instruction("fns.b32 d:b32, mask:b32, base:u32, offset:s32")
 def fns(mask: Array, base: Array, offset: Array) -> Array:
     """Return the position of the |offset|-th set bit, counted from bit `base` up (offset > 0) or down; 0xffffffff if
     there is none.
@@ -195,13 +195,13 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     return np.where(offset == S32_RANGE.min, np.uint32(0), place)
 
 
-@instruction("brev.{type:b32|b64} d, a", undefined=moved("a"), source=PTX["brev"])
+@instruction("brev.{type:b32|b64} d, a", undefined=moved("a"))
 def brev(a: Array) -> Array:
     """Return the bits in reverse order: brev.b32 of 1 is 0x80000000."""
     return _REVERSED_BYTES[a.view(np.uint8)].view(a.dtype).byteswap()
 
 
-@instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", undefined=moved("a", choices=fields), source=PTX["bfe"])
+@instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", undefined=moved("a", choices=fields))
 def bfe(a: Array, b: Array, c: Array) -> Array:
     """Return c bits of a from bit b up, extended by their sign in s types: bfe.s32 of 0x80, 4 and 4 is -8. Above the
     top of a, zeros (u) or its sign (s) are read."""
@@ -209,9 +209,7 @@ def bfe(a: Array, b: Array, c: Array) -> Array:
     return a >> field_place(b, a) << unused >> unused
 
 
-@instruction(
-    "bfi.{type:b32|b64} d, a, b, c:u32, count:u32", undefined=moved("a", "b", choices=fields), source=PTX["bfi"]
-)
+@instruction("bfi.{type:b32|b64} d, a, b, c:u32, count:u32", undefined=moved("a", "b", choices=fields))
 def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
     """Return b with its `count` bits from bit c up taken from the low bits of a: bfi.b32 of 3, 0xff00, 4 and 4 is
     0xff30. Bits beyond the top are dropped."""
@@ -220,12 +218,7 @@ def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
     return b & ~field | a << start & field
 
 
-@instruction(
-    "szext.{mode:clamp|wrap}.{type:u32|s32} d, a, b:u32",
-    since="sm_70",
-    undefined=moved("a", choices=amounts),
-    source=PTX["szext"],
-)
+@instruction("szext.{mode:clamp|wrap}.{type:u32|s32} d, a, b:u32", since="sm_70", undefined=moved("a", choices=amounts))
 def szext(a: Array, b: Array, *, mode: str) -> Array:
     """Return the low b bits of a, extended by sign (s32) or zeros (u32): szext.clamp.s32 of 8 and 4 is -8. From 32 bits
     on, `.clamp` returns a and `.wrap` takes b modulo 32; 0 bits give 0."""
@@ -233,12 +226,7 @@ def szext(a: Array, b: Array, *, mode: str) -> Array:
     return a << unused >> unused
 
 
-@instruction(
-    "bmsk.{mode:clamp|wrap}.b32 d:b32, a:u32, b:u32",
-    since="sm_70",
-    undefined=moved(choices=amounts),
-    source=PTX["bmsk"],
-)
+@instruction("bmsk.{mode:clamp|wrap}.b32 d:b32, a:u32, b:u32", since="sm_70", undefined=moved(choices=amounts))
 def bmsk(a: Array, b: Array, *, mode: str) -> Array:
     """Return b set bits from bit a up: bmsk.wrap.b32 of 1 and 2 is 6. `.wrap` takes both modulo 32, `.clamp`
     unchanged."""
@@ -246,10 +234,7 @@ def bmsk(a: Array, b: Array, *, mode: str) -> Array:
 
 
 @instruction(
-    "dp4a.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
-    since="sm_61",
-    undefined=law.dotted,
-    source=PTX["dp4a"],
+    "dp4a.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32", since="sm_61", undefined=law.dotted
 )
 def dp4a(a: Array, b: Array, c: Array) -> Array:
     """Return c plus the dot product of four bytes: of 0x01010101, 0x04030201 and 5 it is 15."""
@@ -260,7 +245,6 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
     "dp2a.{half:lo|hi}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
     since="sm_61",
     undefined=law.dotted,
-    source=PTX["dp2a"],
 )
 def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """Return c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
@@ -274,14 +258,14 @@ def add_cc(a: Array, b: Array) -> tuple[Array, Array]:
     return with_carry(a, b)
 
 
-@instruction("addc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", undefined=law.summed(), source=PTX["addc"])
+@instruction("addc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", undefined=law.summed())
 def addc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
     """Return the sum with the carry of the flag, and its own carry to the flag: 0xffffffff + 0 + 1 is 0 with the carry
     set."""
     return with_carry(a, b, cc)
 
 
-@instruction("addc.{type:u32|s32|u64|s64} d, a, b, cc:pred", undefined=law.summed(), source=PTX["addc"])
+@instruction("addc.{type:u32|s32|u64|s64} d, a, b, cc:pred", undefined=law.summed())
 def addc(a: Array, b: Array, cc: Array) -> Array:
     """Return the sum with the carry of the flag, which stays unchanged: 1 + 2 + 1 is 4."""
     return a + b + cc.astype(a.dtype)
@@ -294,16 +278,14 @@ def sub_cc(a: Array, b: Array) -> tuple[Array, Array]:
     return a - b, unsigned(a) >= unsigned(b)
 
 
-@instruction(
-    "subc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", undefined=law.summed(True), source=PTX["subc"]
-)
+@instruction("subc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", undefined=law.summed(True))
 def subc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
     """Return a + ~b + the flag, and the carry of the sum to the flag: 5 - 5 with the flag clear is 0xffffffff, clear
     again."""
     return with_carry(a, ~b, cc)
 
 
-@instruction("subc.{type:u32|s32|u64|s64} d, a, b, cc:pred", undefined=law.summed(True), source=PTX["subc"])
+@instruction("subc.{type:u32|s32|u64|s64} d, a, b, cc:pred", undefined=law.summed(True))
 def subc(a: Array, b: Array, cc: Array) -> Array:
     """Return a + ~b + the flag, which stays unchanged: 5 - 3 is 2 with the flag set, and 1 with it clear."""
     return a + ~b + cc.astype(a.dtype)
@@ -315,13 +297,13 @@ def mad_cc(a: Array, b: Array, c: Array, *, half: str) -> tuple[Array, Array]:
     return with_carry(product_part(a, b, half), c)
 
 
-@_product("madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred", source=PTX["madc"])
+@_product("madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred")
 def madc_cc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> tuple[Array, Array]:
     """Return one half of the product plus c plus the carry of the flag, and the carry of the sum to the flag."""
     return with_carry(product_part(a, b, half), c, cc)
 
 
-@_product("madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred", source=PTX["madc"])
+@_product("madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred")
 def madc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> Array:
     """Return one half of the product plus c plus the carry of the flag, which stays unchanged."""
     return product_part(a, b, half) + c + cc.astype(a.dtype)

@@ -20,31 +20,31 @@ _SELECTORS = {
 }
 
 
-@instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["and"])
+@instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise)
 def and_(a: Array, b: Array) -> Array:
     """Return the bits that are set in both: 0b1100 and 0b1010 give 0b1000."""
     return a & b
 
 
-@instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["or"])
+@instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise)
 def or_(a: Array, b: Array) -> Array:
     """Return the bits that are set in either: 0b1100 and 0b1010 give 0b1110."""
     return a | b
 
 
-@instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["xor"])
+@instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise)
 def xor(a: Array, b: Array) -> Array:
     """Return the bits that are set in exactly one: 0b1100 and 0b1010 give 0b0110."""
     return a ^ b
 
 
-@instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.bitwise, source=PTX["not"])
+@instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.bitwise)
 def not_(a: Array) -> Array:
     """Return every bit inverted: not.b16 of 0x00ff is 0xff00."""
     return ~a
 
 
-@instruction("cnot.{type:b16|b32|b64} d, a", undefined=counted, source=PTX["cnot"])
+@instruction("cnot.{type:b16|b32|b64} d, a", undefined=counted)
 def cnot(a: Array) -> Array:
     """Return 1 for 0, and 0 for every other value."""
     return (a == 0).astype(a.dtype)
@@ -65,7 +65,7 @@ def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
     return _looked_up(low, rest) ^ (first & _looked_up(low ^ high, rest))
 
 
-@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.bitwise, source=PTX["lop3"])
+@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.bitwise)
 def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     """Return any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c. lut:
     one constant from 0 to 255, shape (1,); anything else is RefsimError `malformed-ptx`."""
@@ -80,7 +80,6 @@ def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     "lop3.{boolean:or|and}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, immLut:b32, q:pred",
     since="sm_70",
     undefined=bits.table_and_test,
-    source=PTX["lop3"],
 )
 def lop3_boolean(a: Array, b: Array, c: Array, lut: Array, q: Array, *, boolean: str) -> tuple[Array, Array]:
     """Return the result of lop3, and whether it is nonzero, combined with q."""
@@ -93,16 +92,14 @@ def _amount(b: Array, a: Array) -> Array:
     return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
 
 
-@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=bits.moved("a", choices=bits.amounts), source=PTX["shl"])
+@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=bits.moved("a", choices=bits.amounts))
 def shl(a: Array, b: Array) -> Array:
     """Shift a left by b and fill with zeros: by 32 or more, shl.b32 gives 0."""
     return a << _amount(b, a)
 
 
 @instruction(
-    "shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32",
-    undefined=bits.moved("a", choices=bits.amounts),
-    source=PTX["shr"],
+    "shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=bits.moved("a", choices=bits.amounts)
 )
 def shr(a: Array, b: Array) -> Array:
     """Shift a right by b and fill with zeros (s types: the sign): by 32 or more, shr.s32 of -5 gives -1."""
@@ -112,7 +109,6 @@ def shr(a: Array, b: Array) -> Array:
 @instruction(
     "shf.{direction:l|r}.{mode:clamp|wrap}.b32 d:b32, a:b32, b:b32, c:u32",
     undefined=bits.moved("a", "b", choices=bits.amounts),
-    source=PTX["shf"],
 )
 def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
     """Shift the 64 bits with b above a by c; return the upper 32 bits for l, the lower 32 for r. `.clamp` shifts by 32
@@ -125,7 +121,6 @@ def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
 @instruction(
     "prmt.b32{.mode:f4e|b4e|rc8|ecl|ecr|rc16} d:b32, a:b32, b:b32, c:b32",
     undefined=bits.moved("a", "b", choices=bits.selectors),
-    source=PTX["prmt"],
 )
 def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
     """Return four bytes chosen among the bytes of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.

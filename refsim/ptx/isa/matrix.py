@@ -51,7 +51,6 @@ def _matrix_moves(count: str, trans: str) -> None:
         f"ldmatrix.{form} d:b32*{number}, [a]",
         rendezvous="warp",
         since="sm_75",
-        source=PTX["ldmatrix"],
         undefined=undefined.matrix_loaded(f"ldmatrix.{suffix}", number),
     )
     def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
@@ -67,7 +66,6 @@ def _matrix_moves(count: str, trans: str) -> None:
         f"stmatrix.{form} [a], b:b32*{number}",
         rendezvous="warp",
         since="sm_90",
-        source=PTX["stmatrix"],
         undefined=undefined.matrix_stored(f"stmatrix.{suffix}", number),
     )
     def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
@@ -91,7 +89,6 @@ _EIGHT_BY_EIGHT = "ldmatrix.m8n8.x1.b16"
     rendezvous="warp",
     since="sm_75",
     undefined=undefined.transposed(_EIGHT_BY_EIGHT),
-    source=PTX["movmatrix"],
 )
 def movmatrix(lanes: Lanes, a: Array) -> Array:
     """Transpose the 8x8 matrix in a warp's registers: lane 4 receives the element that lane 0 held at row 0, column

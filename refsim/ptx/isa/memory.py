@@ -121,7 +121,6 @@ for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt",
         ignores=_ignored(_form),
         since=_since,
         later=_LATER,
-        source=PTX["st"],
         undefined=undefined.stored,
     )
     def st(
@@ -157,41 +156,33 @@ def _items(lanes: Lanes, words: list[Array], total: int) -> Array:
     return rows.reshape(-1).view({2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}[total])
 
 
-@instruction("prefetch{.space:global|local}.{level:L1|L2} [a]", ignores=("space", "level"), source=PTX["prefetch"])
+@instruction("prefetch{.space:global|local}.{level:L1|L2} [a]", ignores=("space", "level"))
 def prefetch(address: Array) -> tuple[()]:
     """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
 @instruction(
-    "prefetch{.global}.{level:L2::evict_last|L2::evict_normal} [a]",
-    ignores=("global", "level"),
-    since="sm_80",
-    source=PTX["prefetch"],
+    "prefetch{.global}.{level:L2::evict_last|L2::evict_normal} [a]", ignores=("global", "level"), since="sm_80"
 )
 def prefetch_priority(address: Array) -> tuple[()]:
     """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
-@instruction("prefetchu.L1 [a]", source=PTX["prefetchu"])
+@instruction("prefetchu.L1 [a]")
 def prefetch_uniform(address: Array) -> tuple[()]:
     """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
-@instruction(
-    "applypriority{.global}.L2::evict_normal [a], size:b32",
-    ignores=("global",),
-    since="sm_80",
-    source=PTX["applypriority"],
-)
+@instruction("applypriority{.global}.L2::evict_normal [a], size:b32", ignores=("global",), since="sm_80")
 def applypriority(address: Array, size: Array) -> tuple[()]:
     """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
-@instruction("discard{.global}.L2 [a], size:b32", ignores=("global",), since="sm_80", source=PTX["discard"])
+@instruction("discard{.global}.L2 [a], size:b32", ignores=("global",), since="sm_80")
 def discard(address: Array, size: Array) -> tuple[()]:
     """Do nothing: the hardware may lose the line's contents, the simulator keeps them."""
     return ()

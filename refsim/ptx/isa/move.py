@@ -8,21 +8,15 @@ from refsim.ptx.execution.types import TYPES, UNSIGNED
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS, rank_of
-from refsim.sources import PTX
 
 
-@instruction(
-    "mov.{type:pred|u16|u32|u64|s16|s32|s64|f32|f64} d, a",
-    ignores=("type",),
-    undefined=bits.moved("a"),
-    source=PTX["mov"],
-)
+@instruction("mov.{type:pred|u16|u32|u64|s16|s32|s64|f32|f64} d, a", ignores=("type",), undefined=bits.moved("a"))
 def mov(a: Array) -> Array:
     """Copy a register, a special register, or the address of a variable."""
     return a
 
 
-@instruction("mov.{type:b16|b32|b64} d*, a*", undefined=bits.moved("a"), source=PTX["mov"])
+@instruction("mov.{type:b16|b32|b64} d*, a*", undefined=bits.moved("a"))
 def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     """Copy bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
@@ -39,9 +33,7 @@ def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     return [packed]
 
 
-@instruction(
-    "mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", undefined=bits.moved("a"), source=PTX["mov"]
-)
+@instruction("mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", undefined=bits.moved("a"))
 def mov_wide(a: list[Array], *, results: int) -> list[Array]:
     """Copy 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
@@ -58,7 +50,7 @@ for _shape in (
     "{vec:v8}.{type:b16|u16|s16}",
 ):
 
-    @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), undefined=bits.moved("a"), source=PTX["mov"])
+    @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), undefined=bits.moved("a"))
     def mov_vector(a: list[Array]) -> list[Array]:
         """Copy each element of a vector."""
         return a
@@ -68,7 +60,7 @@ _SPACES = "shared::cta|shared::cluster|shared|local|const|global|param::entry|pa
 _LATER = {"shared::cluster": "sm_90"}
 
 
-@instruction(f"cvta{{.to}}.{{space:{_SPACES}}}.u64 d:u64, a:u64", later=_LATER, source=PTX["cvta"])
+@instruction(f"cvta{{.to}}.{{space:{_SPACES}}}.u64 d:u64, a:u64", later=_LATER)
 def cvta(a: Array, *, to: bool, space: str) -> Array:
     """Convert an address between a state space and generic; global and const addresses are generic already."""
     window = WINDOWS.get(space.partition("::")[0])
@@ -78,7 +70,7 @@ def cvta(a: Array, *, to: bool, space: str) -> Array:
     return np.subtract(a, shift) if to else np.add(a, shift)
 
 
-@instruction(f"isspacep.{{space:{_SPACES}}} d:pred, a:b64", later=_LATER, source=PTX["isspacep"])
+@instruction(f"isspacep.{{space:{_SPACES}}} d:pred, a:b64", later=_LATER)
 def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
     """Return whether a generic address falls into the window of a state space; `.shared` is the window of the thread's
     own CTA."""
@@ -91,7 +83,7 @@ def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
     return inside[stem] if stem in inside else ~np.logical_or.reduce(list(inside.values()))
 
 
-@instruction("activemask.b32 d:b32", undefined=bits.defined, source=PTX["activemask"])
+@instruction("activemask.b32 d:b32", undefined=bits.defined)
 def activemask(lanes: Lanes) -> Array:
     """Return the lanes of the warp that execute this together now; no program may rely on the set."""
     return lanes.members

@@ -72,7 +72,11 @@ _SETP_HALF, _SET_HALF = PTX["half precision setp"], PTX["half precision set"]
 
 
 def _comparison(
-    form: str, *kinds: tuple[str, str], source: Source, since: str = "sm_50", ignores: tuple[str, ...] = ()
+    form: str,
+    *kinds: tuple[str, str],
+    source: Source | None = None,
+    since: str = "sm_50",
+    ignores: tuple[str, ...] = (),
 ) -> Callable[[Clause], Clause]:
     """Return a decorator that registers a comparison for each of `kinds`, alone and combined with a predicate c.
 
@@ -116,8 +120,8 @@ def _combined(holds: Array, c: Flags, boolean: str) -> Array:
     return holds if not boolean else _BOOLEAN[boolean](holds, c)
 
 
-@_comparison("setp.TEST.TYPE dp:pred|dq:pred, a, b", *_WHOLE, source=PTX["setp"])
-@_comparison("setp.TEST{.ftz}.TYPE dp:pred|dq:pred, a, b", (_NUMBER_TESTS, "f32"), source=PTX["setp"])
+@_comparison("setp.TEST.TYPE dp:pred|dq:pred, a, b", *_WHOLE)
+@_comparison("setp.TEST{.ftz}.TYPE dp:pred|dq:pred, a, b", (_NUMBER_TESTS, "f32"))
 @_comparison("setp.TEST{.ftz}.TYPE dp:pred, a, b", (_NUMBER_TESTS, "f16"), source=_SETP_HALF, since="sm_53")
 @_comparison("setp.TEST.TYPE dp:pred, a, b", (_NUMBER_TESTS, "bf16"), source=_SETP_HALF, since="sm_90")
 def setp(
@@ -144,8 +148,8 @@ def _chosen(holds: Array, dtype: str) -> Array:
     return np.where(holds, _TRUE[dtype], _TRUE[dtype].dtype.type(0))
 
 
-@_comparison("set.TEST.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", *_WHOLE, source=PTX["set"])
-@_comparison("set.TEST{.ftz}.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"), source=PTX["set"])
+@_comparison("set.TEST.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", *_WHOLE)
+@_comparison("set.TEST{.ftz}.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"))
 @_comparison("set.TEST.{dtype:f16}.TYPE d:dtype, a, b", *_WHOLE, source=_SET_HALF, since="sm_53")
 @_comparison("set.TEST{.ftz}.{dtype:f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"), source=_SET_HALF, since="sm_53")
 @_comparison(
@@ -209,20 +213,20 @@ def _selected(c: Array, a: Array, b: Array) -> Array:
     return (second ^ ((first ^ second) & -c.astype(bits))).view(a.dtype)
 
 
-@instruction(f"selp.{_SELECTED} d, a, b, c:pred", undefined=bits.selected, source=PTX["selp"])
+@instruction(f"selp.{_SELECTED} d, a, b, c:pred", undefined=bits.selected)
 def selp(a: Array, b: Array, c: Array) -> Array:
     """Return a where the predicate holds, else b; the bits stay unchanged."""
     return _selected(c, a, b)
 
 
-@instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", undefined=bits.selected, source=PTX["slct"])
-@instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
+@instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", undefined=bits.selected)
+@instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected)
 def slct(a: Array, b: Array, c: Array) -> Array:
     """Return a where c >= 0, else b: -0.0 chooses a, NaN chooses b."""
     return _selected(c >= 0, a, b)
 
 
-@instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
+@instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected)
 def slct_ftz(a: Array, b: Array, c: Array) -> Array:
     """Return a where c >= 0, else b, with a subnormal c read as 0: -1e-40 chooses a."""
     return _selected(_numbers(c, "f32", True) >= 0, a, b)

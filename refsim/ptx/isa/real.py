@@ -52,7 +52,7 @@ _binary("sub", ieee.sub, np.subtract)
 _binary("mul", ieee.mul, np.multiply)
 
 
-@instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"], together=True)
+@instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", together=True)
 def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """Return a x b + c with one rounding."""
     if rounding == "rn" and not (ftz or sat):
@@ -62,37 +62,37 @@ def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier,
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
-@instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100", source=PTX["fma"])
+@instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100")
 def fma_pair(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
     """Return a x b + c in each half, each with one rounding."""
     return ieee.fma(a, b, c, rounding, ftz=ftz)
 
 
-@instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["fma"])
+@instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
 def fma_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """Return a x b + c with one rounding."""
     return ieee.fma(a, b, c, rounding)
 
 
-@instruction(f"mad{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["mad"])
+@instruction(f"mad{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32")
 def mad_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """Return a x b + c with one rounding: from sm_20 on mad equals fma."""
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
-@instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["mad"])
+@instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
 def mad_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """Return a x b + c with one rounding, as fma does."""
     return ieee.fma(a, b, c, rounding)
 
 
-@instruction(f"div{_MODE}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
+@instruction(f"div{_MODE}{{.ftz}}.f32 d:f32, a:f32, b:f32")
 def div_single(a: Array, b: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
     """Return the IEEE quotient."""
     return ieee.div(a, b, rounding, ftz=ftz)
 
 
-@instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64", source=PTX["div"])
+@instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64")
 def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """Return the IEEE quotient."""
     return ieee.div(a, b, rounding)
@@ -103,14 +103,14 @@ UNIT_RECORDED_ON = (RECORDED_ON, f"{RECORDED_ON}a")
 _approximate = partial(instruction, inexact=True, recorded=UNIT_RECORDED_ON)
 
 
-@_approximate("div.full{.ftz}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
+@_approximate("div.full{.ftz}.f32 d:f32, a:f32, b:f32")
 def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
     """Return a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2
     ulp."""
     return divided(_words(a), _words(b), ftz=ftz, full=True).view(np.float32)
 
 
-@_approximate("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
+@_approximate("div.approx{.ftz}.f32 d:f32, a:f32, b:f32")
 def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
     """Return a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
     return divided(_words(a), _words(b), ftz=ftz, full=False).view(np.float32)
@@ -217,16 +217,14 @@ _sign("abs", ieee.absolute)
 _sign("neg", ieee.negate)
 
 
-@instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), undefined=bitwise, source=PTX["copysign"])
+@instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), undefined=bitwise)
 def copysign(a: Array, b: Array) -> Array:
     """Return the magnitude of b with the sign of a."""
     return np.copysign(b, a)
 
 
 @instruction(
-    "testp.{test:finite|infinite|number|notanumber|normal|subnormal}.{type:f32|f64} d:pred, a",
-    ignores=("type",),
-    source=PTX["testp"],
+    "testp.{test:finite|infinite|number|notanumber|normal|subnormal}.{type:f32|f64} d:pred, a", ignores=("type",)
 )
 def testp(a: Array, *, test: str) -> Array:
     """Return whether a float is of the tested kind; zero counts as normal."""

@@ -86,10 +86,7 @@ def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) 
 
 
 @instruction(
-    "shfl.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32",
-    rendezvous="converged",
-    undefined=_shuffled,
-    source=PTX["shfl"],
+    "shfl.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32", rendezvous="converged", undefined=_shuffled
 )
 def shfl_converged(lanes: Lanes, a: Array, b: Array, c: Array, *, mode: str) -> tuple[Array, Array]:
     """Read `a` from another of the lanes that are converged here, as before sm_70; ptxas refuses it from PTX 6.4 on for
@@ -148,15 +145,13 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
             return np.logical_or(everyone, nobody)
 
 
-@instruction("vote.ballot.b32 d:b32, a:pred", rendezvous="converged", undefined=undefined.ballot, source=PTX["vote"])
+@instruction("vote.ballot.b32 d:b32, a:pred", rendezvous="converged", undefined=undefined.ballot)
 def ballot_converged(lanes: Lanes, a: Array) -> Array:
     """Return a mask whose bit i is the predicate of lane i, of the lanes that are converged here; see shfl."""
     return vote_ballot(lanes, a, lanes.members)
 
 
-@instruction(
-    "vote.{mode:all|any|uni}.pred d:pred, a:pred", rendezvous="converged", undefined=undefined.voted, source=PTX["vote"]
-)
+@instruction("vote.{mode:all|any|uni}.pred d:pred, a:pred", rendezvous="converged", undefined=undefined.voted)
 def vote_converged(lanes: Lanes, a: Array, *, mode: str) -> Array:
     """Return whether all, any, or all-or-none of the lanes that are converged here have a true predicate; see shfl."""
     return vote(lanes, a, lanes.members, mode=mode)
