@@ -97,22 +97,12 @@ for _name in _INTEGERS.split("|"):
     _saturating(_name)
 
 
+@_cvt(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90")
+@_cvt(f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_", ignores=("from_", "sat"))
 @_cvt(f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32", ignores=("sat",))
-def cvt_single_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool, to: str) -> Array:
+def cvt_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool = False, to: str) -> Array:
     """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
-
-
-@_cvt(f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_", ignores=("from_", "sat"))
-def cvt_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
-    """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
-    return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
-
-
-@_cvt(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90")
-def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
-    """Round to an integer as from f32: every bf16 is an f32."""
-    return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
 @_cvt(

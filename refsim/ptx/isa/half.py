@@ -1,6 +1,7 @@
 """Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even; ex2 and tanh as on the chip."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -20,15 +21,11 @@ def _binary(name: str, compute: Callable[..., Array]) -> None:
 
     ignored, section = ("rn", "type"), PTX[f"{name} (half)"]
 
-    @instruction(f"{name}{{.rn}}{{.ftz}}{{.sat}}{_F16} d, a, b", ignores=ignored, since="sm_53", source=section)
-    def half(a: Array, b: Array, *, ftz: bool, sat: bool) -> Array:
-        """Return the sum, difference or product of f16 numbers, each rounded once to nearest even."""
-        return compute(a, b, ftz=ftz, sat=sat)
-
     @instruction(f"{name}{{.rn}}{_BF16} d, a, b", ignores=ignored, since="sm_90", source=section)
-    def bfloat(a: Array, b: Array) -> Array:
-        """Return the sum, difference or product of bf16 numbers, each rounded once to nearest even."""
-        return compute(a, b)
+    @instruction(f"{name}{{.rn}}{{.ftz}}{{.sat}}{_F16} d, a, b", ignores=ignored, since="sm_53", source=section)
+    def half(a: Array, b: Array, *, ftz: bool = False, sat: bool = False) -> Array:
+        """Return the sum, difference or product of f16 or bf16 numbers, each rounded once to nearest even."""
+        return compute(a, b, ftz=ftz, sat=sat)
 
 
 _binary("add", ieee.add)
@@ -93,27 +90,19 @@ def fma_mixed(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, 
 
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
     """Register min or max: a NaN is ignored unless .NaN; -0 is below +0."""
-    section = PTX[f"{name} (half)"]
+    choice = partial(instruction, ignores=("type",), source=PTX[f"{name} (half)"])
 
-    @instruction(f"{name}{{.ftz}}{{.NaN}}{_F16} d, a, b", ignores=("type",), since="sm_80", source=section)
-    def half(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
-        """Return the smaller (min) or larger (max) f16; a NaN is ignored unless .NaN, and -0 is below +0."""
+    @choice(f"{name}{{.NaN}}{_BF16} d, a, b", since="sm_80")
+    @choice(f"{name}{{.ftz}}{{.NaN}}{_F16} d, a, b", since="sm_80")
+    def half(a: Array, b: Array, *, ftz: bool = False, nan: bool) -> Array:
+        """Return the smaller (min) or larger (max) number; a NaN is ignored unless .NaN, and -0 is below +0."""
         return compute(a, b, ftz=ftz, nan=nan)
 
-    @instruction(f"{name}{{.NaN}}{_BF16} d, a, b", ignores=("type",), since="sm_80", source=section)
-    def bfloat(a: Array, b: Array, *, nan: bool) -> Array:
-        """Return the smaller (min) or larger (max) bf16; a NaN is ignored unless .NaN, and -0 is below +0."""
-        return compute(a, b, nan=nan)
-
-    @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs{_F16} d, a, b", ignores=("type",), since="sm_86", source=section)
-    def half_signed(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
-        """Return the smaller (min) or larger (max) f16 magnitude, negative if exactly one operand is negative."""
+    @choice(f"{name}{{.NaN}}.xorsign.abs{_BF16} d, a, b", since="sm_86")
+    @choice(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs{_F16} d, a, b", since="sm_86")
+    def half_signed(a: Array, b: Array, *, ftz: bool = False, nan: bool) -> Array:
+        """Return the smaller (min) or larger (max) magnitude, negative if exactly one operand is negative."""
         return compute(a, b, ftz=ftz, nan=nan, xorsign=True, absolute=True)
-
-    @instruction(f"{name}{{.NaN}}.xorsign.abs{_BF16} d, a, b", ignores=("type",), since="sm_86", source=section)
-    def bfloat_signed(a: Array, b: Array, *, nan: bool) -> Array:
-        """Return the smaller (min) or larger (max) bf16 magnitude, negative if exactly one operand is negative."""
-        return compute(a, b, nan=nan, xorsign=True, absolute=True)
 
 
 _extremum("min", ieee.minimum)
@@ -123,15 +112,11 @@ _extremum("max", ieee.maximum)
 def _sign(name: str, compute: Callable[..., Array]) -> None:
     """Register abs or neg."""
 
-    @instruction(f"{name}{{.ftz}}{_F16} d, a", ignores=("type",), since="sm_53", source=PTX[f"{name} (half)"])
-    def half(a: Array, *, ftz: bool) -> Array:
-        """Return an f16 with its sign bit cleared (abs) or inverted (neg); a NaN becomes the canonical one."""
-        return compute(a, ftz=ftz)
-
     @instruction(f"{name}{_BF16} d, a", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"])
-    def bfloat(a: Array) -> Array:
-        """Return a bf16 with its sign bit cleared (abs) or inverted (neg); a NaN becomes the canonical one."""
-        return compute(a)
+    @instruction(f"{name}{{.ftz}}{_F16} d, a", ignores=("type",), since="sm_53", source=PTX[f"{name} (half)"])
+    def half(a: Array, *, ftz: bool = False) -> Array:
+        """Return a number with its sign bit cleared (abs) or inverted (neg); a NaN becomes the canonical one."""
+        return compute(a, ftz=ftz)
 
 
 _sign("abs", ieee.absolute)

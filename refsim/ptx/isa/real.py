@@ -27,7 +27,7 @@ def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None
     NumPy rounds to nearest even as well; only NaN has other bits than on the chip, so a result without NaN is final.
     """
 
-    @instruction(f"{name}{_MAYBE}{{.ftz}}{{.sat}}.{{type:f32}} d, a, b", ignores=("type",), source=PTX[name])
+    @instruction(f"{name}{_MAYBE}{{.ftz}}{{.sat}}.{{type:f32}} d, a, b", ignores=("type",))
     def single(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool, sat: bool) -> Array:
         """Return the sum, difference or product of f32 numbers, rounded once."""
         if not (ftz or sat) and rounding in (None, "rn"):
@@ -36,14 +36,10 @@ def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None
                 return result
         return compute(a, b, rounding or "rn", ftz=ftz, sat=sat)
 
-    @instruction(f"{name}{_MAYBE}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
-    def double(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None) -> Array:
-        """Return the sum, difference or product of f64 numbers, rounded once."""
-        return compute(a, b, rounding or "rn")
-
-    @instruction(f"{name}{_MAYBE}{{.ftz}}.{{type:f32x2}} d, a, b", ignores=("type",), since="sm_100", source=PTX[name])
-    def pair(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool) -> Array:
-        """Return the sum, difference or product in each f32 half, rounded once."""
+    @instruction(f"{name}{_MAYBE}{{.ftz}}.{{type:f32x2}} d, a, b", ignores=("type",), since="sm_100")
+    @instruction(f"{name}{_MAYBE}.{{type:f64}} d, a, b", ignores=("type",))
+    def double(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool = False) -> Array:
+        """Return the sum, difference or product of f64 numbers or of each f32 half, rounded once."""
         return compute(a, b, rounding or "rn", ftz=ftz)
 
 
@@ -62,40 +58,22 @@ def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier,
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
-@instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100")
-def fma_pair(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
-    """Return a x b + c in each half, each with one rounding."""
-    return ieee.fma(a, b, c, rounding, ftz=ftz)
-
-
-@instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
-def fma_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """Return a x b + c with one rounding."""
-    return ieee.fma(a, b, c, rounding)
-
-
+@instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
 @instruction(f"mad{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32")
-def mad_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
-    """Return a x b + c with one rounding: from sm_20 on mad equals fma."""
+@instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
+@instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100")
+def fma(
+    a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool = False, sat: bool = False
+) -> Array:
+    """Return a x b + c, in x2 in each half, with one rounding: from sm_20 on mad equals fma."""
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
-@instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64")
-def mad_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """Return a x b + c with one rounding, as fma does."""
-    return ieee.fma(a, b, c, rounding)
-
-
+@instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64")
 @instruction(f"div{_MODE}{{.ftz}}.f32 d:f32, a:f32, b:f32")
-def div_single(a: Array, b: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
+def div(a: Array, b: Array, *, rounding: ieee.RoundingModifier, ftz: bool = False) -> Array:
     """Return the IEEE quotient."""
     return ieee.div(a, b, rounding, ftz=ftz)
-
-
-@instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64")
-def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """Return the IEEE quotient."""
-    return ieee.div(a, b, rounding)
 
 
 UNIT_RECORDED_ON = (RECORDED_ON, f"{RECORDED_ON}a")
@@ -123,15 +101,11 @@ def _words(a: Array) -> Array:
 def _unary(name: str, compute: Callable[..., Array]) -> None:
     """Register rcp or sqrt."""
 
-    @instruction(f"{name}{_MODE}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
-    def single(a: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
-        """Return the reciprocal (rcp) or square root (sqrt) of an f32, rounded once."""
+    @instruction(f"{name}{_MODE}.f64 d:f64, a:f64")
+    @instruction(f"{name}{_MODE}{{.ftz}}.f32 d:f32, a:f32")
+    def unary(a: Array, *, rounding: ieee.RoundingModifier, ftz: bool = False) -> Array:
+        """Return the reciprocal (rcp) or square root (sqrt), rounded once."""
         return compute(a, rounding, ftz=ftz)
-
-    @instruction(f"{name}{_MODE}.f64 d:f64, a:f64", source=PTX[name])
-    def double(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
-        """Return the reciprocal (rcp) or square root (sqrt) of an f64, rounded once."""
-        return compute(a, rounding)
 
 
 _unary("rcp", ieee.rcp)
@@ -142,7 +116,7 @@ def _of_unit(name: str, modifiers: str = ".approx{.ftz}", since: str = "sm_50") 
     """Register a function of the special-function unit, as ptxas wraps it."""
     form = f"{name}{modifiers}.f32 d:f32, a:f32"
 
-    @_approximate(form, since=since, source=PTX[name])
+    @_approximate(form, since=since)
     def of_unit(a: Array, *, ftz: bool = False) -> Array:
         """Return the special-function unit's approximation, with the bits that were recorded over all its inputs."""
         return approximate(name, _words(a), ftz=ftz).view(np.float32)
@@ -169,27 +143,27 @@ def rsqrt_approximate_double(a: Array, *, ftz: bool) -> Array:
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
     """Register min or max: a NaN is ignored unless .NaN; -0 is below +0."""
 
-    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32, b:f32")
     def single(a: Array, b: Array, *, ftz: bool) -> Array:
         """Return the smaller (min) or larger (max) number; a NaN is ignored, and -0 is below +0."""
         return compute(a, b, ftz=ftz)
 
-    @instruction(f"{name}{{.ftz}}.NaN.f32 d:f32, a:f32, b:f32", since="sm_80", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}.NaN.f32 d:f32, a:f32, b:f32", since="sm_80")
     def single_nan(a: Array, b: Array, *, ftz: bool) -> Array:
         """Return the smaller (min) or larger (max) number, or NaN if either operand is NaN."""
         return compute(a, b, ftz=ftz, nan=True)
 
-    @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs.f32 d:f32, a:f32, b:f32", since="sm_86", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs.f32 d:f32, a:f32, b:f32", since="sm_86")
     def single_signed(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
         """Return the smaller (min) or larger (max) magnitude, negative if exactly one operand is negative."""
         return compute(a, b, ftz=ftz, nan=nan, xorsign=True, absolute=True)
 
-    @instruction(f"{name}{{.ftz}}{{.NaN}}{{.abs}}.f32 d:f32, a:f32, b:f32, c:f32", since="sm_100", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}{{.NaN}}{{.abs}}.f32 d:f32, a:f32, b:f32, c:f32", since="sm_100")
     def three(a: Array, b: Array, c: Array, *, ftz: bool, nan: bool, abs: bool) -> Array:
         """Return the smallest (min) or largest (max) of three numbers; a NaN is ignored unless .NaN."""
         return compute(a, b, c, ftz=ftz, nan=nan, absolute=abs)
 
-    @instruction(f"{name}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
+    @instruction(f"{name}.{{type:f64}} d, a, b", ignores=("type",))
     def double(a: Array, b: Array) -> Array:
         """Return the smaller (min) or larger (max) number; a NaN is ignored, and -0 is below +0."""
         return compute(a, b)
@@ -202,12 +176,12 @@ _extremum("max", ieee.maximum)
 def _sign(name: str, compute: Callable[..., Array]) -> None:
     """Register abs or neg."""
 
-    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32")
     def single(a: Array, *, ftz: bool) -> Array:
         """Return an f32 with its sign bit cleared (abs) or inverted (neg); a NaN becomes the canonical one."""
         return compute(a, ftz=ftz)
 
-    @instruction(f"{name}.f64 d:f64, a:f64", source=PTX[name])
+    @instruction(f"{name}.f64 d:f64, a:f64")
     def double(a: Array) -> Array:
         """Return an f64 with its sign bit cleared (abs) or inverted (neg); a NaN keeps its sign."""
         return compute(a)
