@@ -2,21 +2,32 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
+from refsim import unpack
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, load_named, names_array
 from refsim.cli.extents import Whole
 from refsim.cli.names import SCALES_OR_WEIGHTS, UNIT
 from refsim.cli.options import Options, option
 from refsim.cli.product_options import Types
+from refsim.conversions import decode
 from refsim.errors import RefsimError
-
-if TYPE_CHECKING:
-    from refsim.files import Stored
-    from refsim.formats import ElementType, Format, Integer
+from refsim.files import Stored
+from refsim.formats import (
+    ARRAY_TYPES,
+    E4M3,
+    F32,
+    S32,
+    ElementType,
+    Format,
+    Integer,
+    element_named,
+    float_named,
+    format_named,
+)
 
 Given = dict[str, Any]
 """The options of one command line, by name."""
@@ -132,7 +143,6 @@ class FunctionOptions(Options):
 def product(given: Given) -> Given:
     """Return the operands of a product by their types: integers, narrow weights or floats."""
     from refsim.causes import IntegerOperands, ProductOperands
-    from refsim.formats import S32, float_named
 
     if isinstance(given.get("k"), Path):
         raise RefsimError("usage", "--k without --attention", help="give --attention too")
@@ -198,7 +208,6 @@ def rounded_values(given: Given) -> Given:
 def quantiser(given: Given) -> Given:
     """Return the input of a quantizer and the scales of its codes. Raises RefsimError without a block format."""
     from refsim.causes import QuantizedFrom
-    from refsim.formats import F32
 
     if "to" not in given:
         raise RefsimError("usage", "--quantized without a block format", help="give --to mxfp8, or --to 1x128")
@@ -217,10 +226,9 @@ def _filled(kind: Any, given: Given, **read: Any) -> Any:
     return kind(**({each.name: given[each.name] for each in fields(kind) if each.name in given} | read))
 
 
-def _weights(given: Given, a_format: "Format", more: Given) -> Any:
+def _weights(given: Given, a_format: Format, more: Given) -> Any:
     """Return the operands of a product with narrow weights: A in 16 bits, B in 8 or 4. Return None for other widths."""
     from refsim.causes import WeightOperands
-    from refsim.formats import Integer, element_named
 
     stored = None if "b_format" in given else load_named(given["b"])
     held = given.get("b_format") if stored is None else stored.format
@@ -241,9 +249,8 @@ def _weights(given: Given, a_format: "Format", more: Given) -> Any:
     return _filled(WeightOperands, given, **more, b_format=row)
 
 
-def integer_types(given: Given) -> "tuple[Integer, Integer] | None":
+def integer_types(given: Given) -> tuple[Integer, Integer] | None:
     """Return the types of both operands, or None unless both are integers."""
-    from refsim.formats import Integer, element_named
 
     if "a_format" not in given:
         return None
@@ -251,10 +258,9 @@ def integer_types(given: Given) -> "tuple[Integer, Integer] | None":
     return types if isinstance(types[0], Integer) and isinstance(types[1], Integer) else None  # type: ignore[return-value]
 
 
-def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
+def integer_words(path: Path, row: Integer, key: str | None = None) -> Any:
     """Return the integers of a file as unsigned codes. A byte with two 4-bit codes gives two, the lower half first."""
     from refsim.causes.operands import codes_or_extended
-    from refsim.formats import E4M3, F32
 
     codes = load_codes(path, F32 if row.code_dtype.itemsize == 4 else E4M3, key).codes
     limit = row.code_limit
@@ -265,9 +271,8 @@ def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
     return np.stack([codes % limit, codes // limit], axis=-1).reshape(*codes.shape[:-1], -1)
 
 
-def integer_output(path: Path, operand: "Integer", d_format: str | None, key: str | None) -> "tuple[Any, ElementType]":
+def integer_output(path: Path, operand: Integer, d_format: str | None, key: str | None) -> tuple[Any, ElementType]:
     """Return the codes and type of an output: the file's type, else s32 or the type of A by element width."""
-    from refsim.formats import S32, element_named
 
     if d_format is not None:
         row = element_named(d_format)
@@ -282,10 +287,9 @@ def integer_output(path: Path, operand: "Integer", d_format: str | None, key: st
     return integer_words(path, operand, key), operand
 
 
-def _zero_points(given: Given, name: str, row: "Integer") -> Any:
+def _zero_points(given: Given, name: str, row: Integer) -> Any:
     """Return zero points: an integer, or the array of a file in int32, f32 or the operand's own type."""
     from refsim.computations.integer_products import values_of
-    from refsim.formats import F32, S32
 
     word = given.get(name, "0")
     if not names_array(word):
@@ -302,8 +306,6 @@ def _scale(given: Given, name: str) -> Any:
     """Return a scale of the command line: codes or float32 values of a file, or one float32 number."""
     word, kind = given[name], given.get("scale_format")
     if kind is not None and names_array(word):
-        from refsim.formats import format_named
-
         return floats(Path(word), format_named(kind))[0]
     if names_array(word):
         return numbers(Path(word))
@@ -317,7 +319,6 @@ def _scale(given: Given, name: str) -> Any:
 
 def _indices(path: Path) -> Any:
     """Return the integers of a file as int32."""
-    from refsim.formats import S32, Integer
 
     try:
         stored = load_named(path) or load_codes(path, S32)
@@ -330,9 +331,8 @@ def _indices(path: Path) -> Any:
         raise
 
 
-def operand_codes(path: Path, named: str | None) -> "Stored":
+def operand_codes(path: Path, named: str | None) -> Stored:
     """Return the codes of an operand. `named` is the format of a file that does not store its format."""
-    from refsim.formats import format_named
 
     row = None if named is None else format_named(named)
     try:
@@ -345,8 +345,6 @@ def operand_codes(path: Path, named: str | None) -> "Stored":
 
 def _values(path: Path, named: str | None) -> Any:
     """Return the values of a file in float32."""
-    from refsim.conversions import decode
-    from refsim.formats import float_named
 
     stored = operand_codes(path, named)
     return np.asarray(decode(stored.codes, float_named(stored.format)), np.float32)
@@ -354,16 +352,14 @@ def _values(path: Path, named: str | None) -> Any:
 
 def numbers(path: Path) -> Any:
     """Return the numbers of a file in float32 or float64. Scales may be codes of E8M0."""
-    from refsim.formats import float_named
 
     stored = load_codes(path, None, None)
     format = float_named(stored.format)
     return stored.codes if format.array_dtype is None else stored.codes.view(format.array_dtype)
 
 
-def floats(path: Path, row: "Format | None") -> "tuple[Any, Format]":
+def floats(path: Path, row: Format | None) -> tuple[Any, Format]:
     """Return floating-point codes and their format."""
-    from refsim.formats import ARRAY_TYPES
 
     codes, format = stored_codes(path, row, None)
     if format in ARRAY_TYPES:
@@ -372,7 +368,7 @@ def floats(path: Path, row: "Format | None") -> "tuple[Any, Format]":
     return codes, format
 
 
-def stored_codes(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Any]":
+def stored_codes(path: Path, row: Format | None, key: str | None) -> tuple[Any, Any]:
     """Return the codes of a file and their format; bytes above four bits are two codes of four bits."""
     if not names_array(str(path)):
         known = f"suffixes: {', '.join(ARRAY_SUFFIXES)}"
@@ -382,17 +378,14 @@ def stored_codes(path: Path, row: "Format | None", key: str | None) -> "tuple[An
     except RefsimError as error:
         if row is None or error.code != "out-of-range" or row.bits != 4:
             raise
-        from refsim import unpack
-        from refsim.formats import E4M3
 
         # A byte above 0xf is no code of four bits, but two; any byte is a code of E4M3.
         return unpack(load_codes(path, E4M3, key).codes, row), row
     return stored.codes, stored.format
 
 
-def output_codes(path: Path, row: "Format | None", key: str | None, alone: bool) -> "tuple[Any, ElementType]":
+def output_codes(path: Path, row: Format | None, key: str | None, alone: bool) -> tuple[Any, ElementType]:
     """Return codes and format of an output; with operands, integers and float64 are float32 where that is exact."""
-    from refsim.formats import ARRAY_TYPES, F32
 
     codes, format = stored_codes(path, row, key)
     if format not in ARRAY_TYPES or (alone and format.is_integer):

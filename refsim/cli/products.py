@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.cli.arguments import load_codes, names_array, words_in
 from refsim.cli.product_options import MmaOptions, known
@@ -17,9 +18,6 @@ from refsim.numerics.calls import Arguments
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
 from refsim.numerics.rows import Profile, Unit
 from refsim.targets import lacking
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_LISTED = 1 << 12
 _KEYWORDS = ("unit", "target", "k", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format")
@@ -34,11 +32,11 @@ class MmaArguments(Arguments):
     refsim chose the unit.
     """
 
-    a: "NDArray[Any]"
-    b: "NDArray[Any]"
-    c: "NDArray[Any] | None"
-    a_scale: "NDArray[Any] | None"
-    b_scale: "NDArray[Any] | None"
+    a: NDArray[Any]
+    b: NDArray[Any]
+    c: NDArray[Any] | None
+    a_scale: NDArray[Any] | None
+    b_scale: NDArray[Any] | None
     scale_format: Format | None
     row: Profile
     k: int
@@ -56,7 +54,7 @@ class MmaArguments(Arguments):
                     "out-of-range", f"{what} {place} is outside 0..{extent - 1}", f"the result is {m} x {n}"
                 )
 
-        def one(array: "NDArray[Any] | None", place: int) -> "NDArray[Any] | None":
+        def one(array: NDArray[Any] | None, place: int) -> NDArray[Any] | None:
             """Return one row of an array, or None."""
             return None if array is None else array[place : place + 1]
 
@@ -182,7 +180,7 @@ def _type(word: str | None) -> ElementType | None:
 
 def _operand(
     word: str, type: ElementType | None, option: str, key: str | None, needed: str = "-t FORMAT"
-) -> "tuple[NDArray[Any], ElementType]":
+) -> tuple[NDArray[Any], ElementType]:
     """Return the codes of an operand as a matrix of (rows, K), and their type; `needed` gives the type of a list."""
     if names_array(word):
         return _from_file(word, type, key)
@@ -191,7 +189,7 @@ def _operand(
     return _listed(word, type, option), type
 
 
-def _listed(word: str, type: ElementType, option: str) -> "NDArray[Any]":
+def _listed(word: str, type: ElementType, option: str) -> NDArray[Any]:
     words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
         raise RefsimError(
@@ -208,7 +206,7 @@ def _code(word: str, type: ElementType, option: str) -> int:
         raise
 
 
-def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[NDArray[Any], ElementType]":
+def _from_file(word: str, type: ElementType | None, key: str | None) -> tuple[NDArray[Any], ElementType]:
     if type is not None and type not in FORMATS:
         what = f"files of codes do not hold {type}"
         raise RefsimError("unsupported-format", what, word, help="give a list, or call refsim.numerics.mma")
@@ -219,7 +217,7 @@ def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[N
     return codes, stored.format
 
 
-def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) -> "NDArray[Any]":
+def _accumulator(c: NDArray[Any] | str, row: Profile, shape: tuple[int, int]) -> NDArray[Any]:
     """Return C as an array of the result's type and shape; a single value fills it."""
     dtype, type = row.d_dtype, row.d_format
     if not isinstance(c, str):
@@ -231,7 +229,7 @@ def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) 
 
 def _scale(
     word: str | None, type: ElementType | None, option: str, key: str | None
-) -> "tuple[NDArray[Any] | None, ElementType | None]":
+) -> tuple[NDArray[Any] | None, ElementType | None]:
     if word is None:
         return None, None
     return _operand(word, type, option, key, "--scale-format e8m0 or ue4m3")

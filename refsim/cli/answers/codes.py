@@ -4,13 +4,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import refsim
 from refsim.errors import code_table, unknown_code
-
-if TYPE_CHECKING:
-    from refsim.ptx.findings.table import Check
+from refsim.ptx.findings.table import CHECKS, STOPS, Check
 
 ROOT = Path(refsim.__file__).parent
 
@@ -50,8 +47,7 @@ def places(code: str) -> Iterator[str]:
 
 
 @cache
-def checks() -> "dict[str, Check]":
+def checks() -> dict[str, Check]:
     """Return the checks of a launch by the code that their findings carry."""
-    from refsim.ptx.findings.table import CHECKS, STOPS
 
     return {row.name: row for row in (*STOPS, *CHECKS)}

@@ -4,29 +4,21 @@ import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from refsim import numerics
 from refsim.cli.answers.anatomy import anatomy
+from refsim.cli.products import MmaArguments
 from refsim.cli.values import bits_of, number_of, value_of
 from refsim.errors import counted
 from refsim.formats import F16, F32, F64, ElementType, Integer
-from refsim.numerics.dot.definition import (
-    FINITE,
-    INFINITE,
-    IS_NAN,
-    DotProduct,
-    FusedStep,
-    Term,
-    dot_product,
-    rounded,
-)
+from refsim.numerics.dot.definition import FINITE, INFINITE, IS_NAN, DotProduct, FusedStep, Term, dot_product, rounded
 from refsim.numerics.methods import GROUP, TO_NEAREST
 from refsim.numerics.rows import Profile, arithmetic
 from refsim.render import Cell, Column, Document, Number, Part, Table, Wording, facts_of, number
 from refsim.render.cells import plain
-
-if TYPE_CHECKING:
-    from refsim.cli.products import MmaArguments
 
 COMPARED = (
     Column("compared", label="compared with", strong=True),
@@ -40,7 +32,7 @@ COMPARED = (
 class Question:
     """One dot product: its operand codes; `product` is the matrix product that contains it."""
 
-    product: "MmaArguments"
+    product: MmaArguments
     a: tuple[int, ...]
     b: tuple[int, ...]
     c: int
@@ -118,7 +110,7 @@ def _expression(code: int, element: ElementType) -> str:
     return f" = {found}" if found else ""
 
 
-def instruction(of: "MmaArguments") -> list[str]:
+def instruction(of: MmaArguments) -> list[str]:
     """Return lines on the instruction, how a step works, and the evidence."""
     row = of.row
     scales = f", scales {of.scale_format}" if of.scale_format else ""
@@ -132,7 +124,7 @@ def instruction(of: "MmaArguments") -> list[str]:
     return [name, arithmetic(row), str(row.evidence)]
 
 
-def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
+def instruction_facts(of: MmaArguments) -> dict[str, Any]:
     """Return the facts about the instruction for JSON."""
     row, total = of.row, of.a.shape[-1]
     return {
@@ -153,9 +145,6 @@ def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
 
 def compared(question: Question, result: int) -> Table:
     """Return a table of the exact sum, the sum rounded once, the float32 loop and the derived bound."""
-    import numpy as np
-
-    from refsim import numerics
 
     of, row = question.product, question.row
     exact, got = question.exact(), value_of(result, row.d_format)

@@ -1,24 +1,22 @@
 """Dumps of registers, shared memory and shuffled scales as matrices: each code at the place of its element."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.cli.arguments import load_codes
 from refsim.errors import Kind, RefsimError, unknown
+from refsim.files import Stored
 from refsim.files.access import read_whole
+from refsim.formats import Format
+from refsim.layouts.families import FAMILIES, Fragment, family_of, fragment, fragments
 from refsim.layouts.holders import BY_THREAD, places
+from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
+from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
+from refsim.layouts.tiles import Major, tile
 from refsim.render import Fact
-
-if TYPE_CHECKING:
-    from refsim.files import Stored
-    from refsim.formats import Format
-    from refsim.layouts.families import Fragment
-    from refsim.layouts.scales import ScaleLayout
-    from refsim.layouts.swizzles import Swizzle
-    from refsim.layouts.tiles import Major
 
 Codes = NDArray[Any]
 TILE_BYTES = (1, 2, 4)
@@ -30,21 +28,18 @@ Where = dict[str, NDArray[np.int64]]
 class Dump:
     """A matrix of codes. `where` maps a name, such as byte or thread, to the place of each code in the dump."""
 
-    def __init__(self, codes: Codes, row: "Format", where: Where, axes: tuple[str, str] = ("row", "col")) -> None:
+    def __init__(self, codes: Codes, row: Format, where: Where, axes: tuple[str, str] = ("row", "col")) -> None:
         self.codes, self.format, self.where, self.axes = codes, row, where, axes
 
-    def facts(self, rows: "NDArray[np.int64]", cols: "NDArray[np.int64]") -> tuple[Fact, ...]:
+    def facts(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> tuple[Fact, ...]:
         """Return the places in the dump of the chosen rows and columns, for a picture."""
         return tuple(
             Fact(name, at[np.ix_(rows, cols)].ravel().tolist(), tip=name != "thread") for name, at in self.where.items()
         )
 
 
-def layout_named(name: str) -> "Fragment | Swizzle | ScaleLayout":
+def layout_named(name: str) -> Fragment | Swizzle | ScaleLayout:
     """Return the fragment, swizzle or scale layout of a name. Raises RefsimError with the three nearest names."""
-    from refsim.layouts.families import FAMILIES, family_of, fragment, fragments
-    from refsim.layouts.scales import SCALE_LAYOUTS, scale_layout
-    from refsim.layouts.swizzles import SWIZZLES, swizzle
 
     if family_of(name) in FAMILIES:
         return fragment(name)
@@ -58,11 +53,11 @@ def layout_named(name: str) -> "Fragment | Swizzle | ScaleLayout":
 
 def read(
     file: Path,
-    row: "Format | None",
+    row: Format | None,
     key: str | None,
     layout: str | None,
     shape: tuple[int, int] | None,
-    major: "Major" = "K",
+    major: Major = "K",
 ) -> Dump:
     """Return the dump of a file, seen through a layout if one is given. Size errors give the expected and found bytes."""
     if layout is None:
@@ -83,7 +78,7 @@ def read(
     return _tile(found, load_codes(file, row, key), shape, major, file)  # type: ignore[arg-type]
 
 
-def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
+def _plain(stored: Stored, shape: tuple[int, int] | None, file: Path) -> Dump:
     codes = stored.codes
     if shape is not None:
         if codes.size != shape[0] * shape[1]:
@@ -95,7 +90,7 @@ def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
     return Dump(codes.reshape(1, -1), stored.format, {}, ("line", "index"))
 
 
-def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str | None) -> Dump:
+def _registers(fragment: Fragment, file: Path, row: Format | None, key: str | None) -> Dump:
     """Return a dump of registers: thread by thread, all registers of a thread in order, little-endian."""
     if file.suffix.lower() in RAW:
         if row is None:
@@ -117,7 +112,7 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
     return Dump(held[threads, values], row, where)
 
 
-def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
+def _slots(fragment: Fragment, file: Path, row: Format) -> Codes:
     """Return the elements (threads, values) of a raw dump. FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
     if row.bits + row.padding_bits != fragment.element_bits:
         where, rule = fragment.name, f"elements of this fragment have {fragment.element_bits} bits"
@@ -133,9 +128,8 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
     return np.asarray((kept * weights).sum(axis=-1, dtype=row.code_dtype))
 
 
-def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: "Major", file: Path) -> Dump:
+def _tile(mode: Swizzle, stored: Stored, shape: tuple[int, int] | None, major: Major, file: Path) -> Dump:
     """Return a dump of shared memory that begins at the tile: codes gathered from their swizzled addresses."""
-    from refsim.layouts.tiles import tile
 
     if shape is None:
         raise _shape_needed(mode.name)
@@ -149,7 +143,7 @@ def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, majo
     return Dump(codes, stored.format, {"byte": byte, "bank": byte // 4 % 32}, ("mn", "k"))
 
 
-def element_bytes(row: "Format") -> int:
+def element_bytes(row: Format) -> int:
     """Return the bytes of a code. Raises RefsimError unless tiles can hold the format."""
     size = row.code_dtype.itemsize
     if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
@@ -159,7 +153,7 @@ def element_bytes(row: "Format") -> int:
     return size
 
 
-def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
+def _scales(layout: ScaleLayout, stored: Stored, shape: tuple[int, int] | None, file: Path) -> Dump:
     if shape is None:
         raise _shape_needed(layout.name)
     codes = unshuffled(layout, stored, shape, file)
@@ -167,7 +161,7 @@ def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | No
     return Dump(codes, stored.format, {"byte": layout.offset(rows, blocks, shape)}, ("row", "block"))
 
 
-def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
+def unshuffled(layout: ScaleLayout, stored: Stored, shape: tuple[int, int], file: Path) -> NDArray[Any]:
     """Return the scales of a dump as (rows, blocks). Raises RefsimError for a dump of another size."""
     expected, found = layout.size_bytes(shape), stored.codes.nbytes
     if expected != found:

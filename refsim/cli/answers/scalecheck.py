@@ -1,27 +1,20 @@
 """A check of a buffer of scales: the layouts that fit its size and bytes, and the recipe that gives these scales."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.cli.delivery import AGREED, FAILED, Answer
 from refsim.errors import RefsimError
-from refsim.formats import E8M0, F32, UE4M3
+from refsim.files import Stored
+from refsim.formats import E8M0, F32, UE4M3, Format
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
-from refsim.render import Bits, Column, Document, Table, Wording
-from refsim.scaling import BLOCK_FORMATS, recipes_of
+from refsim.render import Bits, Cell, Column, Document, Table, Wording
+from refsim.scaling import BLOCK_FORMATS, BlockFormat, recipes_of
 from refsim.scaling.blocks import quantize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from refsim.files import Stored
-    from refsim.formats import Format
-    from refsim.render import Cell
-    from refsim.scaling import BlockFormat
 
 PLAIN = "rows"
 LAYOUTS = (
@@ -51,7 +44,7 @@ class Fit:
     layout: ScaleLayout | None
     why: str
     pads: str = ""
-    matrix: "NDArray[Any] | None" = None
+    matrix: NDArray[Any] | None = None
     mistake: str = ""
 
     @property
@@ -65,22 +58,22 @@ class Fit:
 class Made:
     """The scales that a recipe computes from the values."""
 
-    block: "BlockFormat"
+    block: BlockFormat
     recipe: str
-    scales: "NDArray[Any]"
+    scales: NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Rule:
     """A recipe's scales compared with the buffer: how many differ, and (row, block, given, expected) of the first."""
 
-    block: "BlockFormat"
+    block: BlockFormat
     recipe: str
     differ: int
-    first: "tuple[Cell, ...]"
+    first: tuple[Cell, ...]
 
 
-def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
+def scale_formats(stored: Stored) -> tuple[tuple[Format, ...], str]:
     """Return the formats that the codes may have, and why others are excluded."""
     if stored.codes.dtype.itemsize == F32.code_dtype.itemsize:
         return (F32,), "words of 32 bits: float32 scales"
@@ -95,7 +88,7 @@ def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
     return (E8M0, UE4M3), "e8m0 or ue4m3: no byte has bit 7 set"
 
 
-def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
+def fits(stored: Stored, shape: tuple[int, int]) -> list[Fit]:
     """Return every layout, and the plain matrix, compared with the size of the buffer."""
     codes = stored.codes.reshape(-1)
     found = [_plain(codes, shape)]
@@ -116,7 +109,7 @@ def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
     return found
 
 
-def mistakes(stored: "Stored", shape: tuple[int, int]) -> "Iterator[Fit]":
+def mistakes(stored: Stored, shape: tuple[int, int]) -> "Iterator[Fit]":
     """Yield the matrices of scales that were transposed before they were laid out, or shuffled twice."""
     codes, across = stored.codes.reshape(-1), (shape[1], shape[0])
     if codes.size == shape[0] * shape[1]:
@@ -131,13 +124,13 @@ def mistakes(stored: "Stored", shape: tuple[int, int]) -> "Iterator[Fit]":
             yield Fit(layout, f"{codes.nbytes} B", matrix=layout.unshuffle(once, shape), mistake="shuffled twice")
 
 
-def _plain(codes: "NDArray[Any]", shape: tuple[int, int]) -> Fit:
+def _plain(codes: NDArray[Any], shape: tuple[int, int]) -> Fit:
     if codes.size == shape[0] * shape[1]:
         return Fit(None, f"{codes.nbytes} B", "none", codes.reshape(shape))
     return Fit(None, f"needs {shape[0] * shape[1] * codes.itemsize} B, the buffer has {codes.nbytes}")
 
 
-def _padding(pads: "NDArray[Any]") -> str:
+def _padding(pads: NDArray[Any]) -> str:
     if not pads.size:
         return "none"
     values = np.unique(pads)
@@ -145,7 +138,7 @@ def _padding(pads: "NDArray[Any]") -> str:
     return f"{pads.size}: {shown}{' ...' if len(values) > 3 else ''}"
 
 
-def made_of(values: "Stored", shape: tuple[int, int], formats: "tuple[Format, ...]") -> list[Made]:
+def made_of(values: Stored, shape: tuple[int, int], formats: tuple[Format, ...]) -> list[Made]:
     """Return the scales of every recipe whose block shape fits."""
     found = []
     for block in BLOCK_FORMATS:
@@ -158,7 +151,7 @@ def made_of(values: "Stored", shape: tuple[int, int], formats: "tuple[Format, ..
     return found
 
 
-def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
+def rules(matrix: NDArray[Any], made: list[Made]) -> list[Rule]:
     """Return every recipe compared with a matrix of scales, the nearest first."""
     found = []
     for each in made:
@@ -171,7 +164,7 @@ def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
     return sorted(found, key=lambda rule: rule.differ)
 
 
-def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -> Answer:
+def checked(stored: Stored, shape: tuple[int, int], values: Stored | None) -> Answer:
     """Return the layouts that fit and the others; with the values, the recipe that gives the scales in each layout."""
     formats, said = scale_formats(stored)
     all_fits = fits(stored, shape)
@@ -195,7 +188,7 @@ def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -
     return Answer(Document(tuple(tables), title), AGREED if agreed else FAILED)
 
 
-def _cells(fit: Fit, held: list[Rule]) -> "tuple[Cell, ...]":
+def _cells(fit: Fit, held: list[Rule]) -> tuple[Cell, ...]:
     nearest = held[0] if held else None
     names = [f"{rule.recipe} ({rule.block})" for rule in held if nearest and rule.differ == nearest.differ]
     recipe = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else None

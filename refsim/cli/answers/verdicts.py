@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from refsim.cli.delivery import Answer
+from refsim.compare import Element, Mismatch
 from refsim.errors import RefsimError, counted
+from refsim.kernels import Kernel
 from refsim.render import (
     Cell,
     Column,
@@ -26,20 +28,16 @@ from refsim.render import (
 )
 from refsim.render import junit as xml
 from refsim.silicon.witness import SiliconWitness
-from refsim.testing.verdicts import HELD_TO
-
-if TYPE_CHECKING:
-    from refsim.compare import Element, Mismatch
-    from refsim.kernels import Kernel
-    from refsim.testing.verdicts import Verdict
+from refsim.testing.excerpts import excerpts, place_of
+from refsim.testing.verdicts import HELD_TO, Verdict
 
 
 @dataclass(frozen=True)
 class Judged:
     """A verdict with its kernel, None for a file that declares none, and the source lines that the finding names."""
 
-    kernel: "Kernel | None"
-    verdict: "Verdict"
+    kernel: Kernel | None
+    verdict: Verdict
     excerpts: tuple[Excerpt, ...] = field(default=())
 
     @property
@@ -76,9 +74,8 @@ class Judged:
         return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
 
 
-def judged(kernel: "Kernel | None", verdict: "Verdict") -> Judged:
+def judged(kernel: Kernel | None, verdict: Verdict) -> Judged:
     """Return a verdict with its kernel. The source is read now, before anybody edits it."""
-    from refsim.testing.excerpts import excerpts, place_of
 
     if kernel is None:
         return Judged(kernel, verdict)
@@ -172,14 +169,14 @@ def _without_elements(each: "Judged") -> list[str]:
     return [line for line in lines if line not in shown and not line.startswith(("first ", "worst ", "likely cause: "))]
 
 
-def _first_and_worst(mismatch: "Mismatch | None") -> "list[Element]":
+def _first_and_worst(mismatch: Mismatch | None) -> list[Element]:
     """Return the first and the worst differing element: one if they coincide, none without a difference."""
     if mismatch is None or mismatch.first is None or mismatch.worst is None:
         return []
     return [mismatch.first] if mismatch.worst.index == mismatch.first.index else [mismatch.first, mismatch.worst]
 
 
-def _elements(mismatch: "Mismatch") -> Table:
+def _elements(mismatch: Mismatch) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for which, element in zip(("first", "worst"), _first_and_worst(mismatch), strict=False):
         place = f"{mismatch.name}[{', '.join(map(str, element.index))}]"
@@ -268,7 +265,7 @@ def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
     }
 
 
-def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
+def devices(verdicts: Sequence[Verdict]) -> list[Wording]:
     """Return the facts about the devices. Facts that differ between builds are listed by file or kernel."""
     builds: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in verdicts:
@@ -293,7 +290,7 @@ def _hash_lines(facts: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key:15}  {facts[key]}" for key in DEVICE_KEYS if key in facts)
 
 
-def witnesses(verdicts: "Sequence[Verdict]") -> list[Wording]:
+def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
     """Return one part for all kernels: each kind of instruction once, then how many outputs were computed again."""
     if not verdicts:
         return []
@@ -304,7 +301,7 @@ def witnesses(verdicts: "Sequence[Verdict]") -> list[Wording]:
     return [Wording((*silicon.lines(), definitions(verdicts), *last), facts, key="witnesses", is_beside=True)]
 
 
-def definitions(verdicts: "Sequence[Verdict]") -> str:
+def definitions(verdicts: Sequence[Verdict]) -> str:
     """Return a line: how many outputs slow definitions computed again, and the kernels that declare none."""
     declared = [each for each in verdicts if each.recomputed.is_declared]
     without = [each.kernel for each in verdicts if not each.recomputed.is_declared]

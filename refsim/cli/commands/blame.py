@@ -10,14 +10,7 @@ from refsim.cli.arguments import kernels_field
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import need
 from refsim.cli.extents import Positive, Whole
-from refsim.cli.launches import (
-    ARGUMENT_RULE,
-    CUDA_SUFFIXES,
-    Compilation,
-    Extents,
-    loaded,
-    parse_argument,
-)
+from refsim.cli.launches import ARGUMENT_RULE, CUDA_SUFFIXES, Compilation, Extents, loaded, parse_argument
 from refsim.cli.names import KERNEL_NAME, SM
 from refsim.cli.options import Options, argument, option
 from refsim.cli.progress import reporting

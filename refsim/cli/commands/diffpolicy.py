@@ -1,30 +1,27 @@
 """refsim diffpolicy: the numbers that two libraries convert differently."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
-from refsim.cli.answers.anatomy import as_bits
+from refsim.cli.answers.anatomy import as_bits, code_number
 from refsim.cli.arguments import load_codes
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.names import Name
 from refsim.cli.options import Options, argument, option
+from refsim.conversions import CONVERSIONS, decode, diff_policies
 from refsim.errors import RefsimError, counted
-from refsim.render import Bits, Column, Document, Table, Wording, number
+from refsim.files import Stored
+from refsim.formats import F32, Format
+from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
+from refsim.scaling import BLOCK_FORMATS, BlockFormat, Recipe, recipe_named, recipes_of
 from refsim.scaling.blocks import Blocks, quantize
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-    from refsim.files import Stored
-    from refsim.formats import Format
-    from refsim.render import Cell
-    from refsim.scaling import BlockFormat, Recipe
-
-
-def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Recipe") -> Answer:
+def differing(stored: Stored, row: BlockFormat, recipe: Recipe, other: Recipe) -> Answer:
     """Return each kind of difference: its number of blocks and elements, and the first block."""
 
     one, two = (quantize(stored.codes, row, recipe=each, input_format=stored.format) for each in (recipe, other))
@@ -66,12 +63,9 @@ def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Re
 
 
 def _difference(
-    what: str, mask: "NDArray[np.bool_]", codes: "NDArray[Any]", stored: "Stored", one: Blocks, two: Blocks
-) -> "tuple[Cell, ...]":
+    what: str, mask: NDArray[np.bool_], codes: NDArray[Any], stored: Stored, one: Blocks, two: Blocks
+) -> tuple[Cell, ...]:
     """Return the cells of one kind of difference; `mask` marks its blocks, `codes` counts differing elements."""
-    import numpy as np
-
-    from refsim.conversions import decode
 
     first, width = int(np.flatnonzero(mask)[0]), one.format.width
     across = one.scales.shape[-1]
@@ -92,10 +86,7 @@ def _difference(
     )
 
 
-def _errors(stored: "Stored", one: Blocks, two: Blocks) -> dict[str, float]:
-    import numpy as np
-
-    from refsim.conversions import decode
+def _errors(stored: Stored, one: Blocks, two: Blocks) -> dict[str, float]:
 
     x = decode(stored.codes, stored.format)
     with np.errstate(all="ignore"):
@@ -109,7 +100,6 @@ POLICY_COLUMNS = (Column("policy", strong=True), Column("formats"), Column("sour
 
 def policy_names() -> list[str]:
     """Return the policies of headers and libraries, in the order of their entries."""
-    from refsim.conversions import CONVERSIONS
 
     return list(dict.fromkeys(row.policy for row in CONVERSIONS.values() if row.policy))
 
@@ -122,7 +112,6 @@ class Subject(Name):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the block format or the format of a name."""
-        from refsim.scaling import BLOCK_FORMATS
 
         block = next((row for row in BLOCK_FORMATS if value in (row.name, *row.aliases)), None)
         if block is None and value in policy_names():
@@ -137,7 +126,7 @@ POLICY = Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
 class DiffPolicyOptions(Options):
     """The options of `refsim diffpolicy`."""
 
-    row: "Format | BlockFormat | None" = argument("[FORMAT", type=Subject())
+    row: Format | BlockFormat | None = argument("[FORMAT", type=Subject())
     policy: str | None = argument("A", type=POLICY)
     other: str | None = argument("B]", type=POLICY)
     file: Path | None = option("Tensor on which two recipes of a block format are compared.", "--on")
@@ -164,7 +153,6 @@ def command(asked: DiffPolicyOptions) -> Document | Answer:
     row, policy, other = asked.row, asked.policy, asked.other
     if row is None:
         return _all_policies()
-    from refsim.scaling import BlockFormat
 
     if isinstance(row, BlockFormat):
         return _recipes(row, asked)
@@ -173,9 +161,6 @@ def command(asked: DiffPolicyOptions) -> Document | Answer:
     if policy is None or other is None:
         what, help = "give two policies to compare", f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}"
         raise RefsimError("missing-argument", what, where=f"refsim diffpolicy {row}", help=help)
-    from refsim.cli.answers.anatomy import code_number
-    from refsim.conversions import diff_policies
-    from refsim.formats import F32
 
     found = diff_policies(row, policy, other)
     title = f"{row}: {policy} and {other}"
@@ -202,9 +187,8 @@ def command(asked: DiffPolicyOptions) -> Document | Answer:
     return Answer(Document((table,), title), FAILED)
 
 
-def _recipes(row: "BlockFormat", asked: DiffPolicyOptions) -> Answer:
+def _recipes(row: BlockFormat, asked: DiffPolicyOptions) -> Answer:
     """Return the comparison of two recipes on a tensor. Raises RefsimError where a recipe or the tensor is missing."""
-    from refsim.scaling import recipe_named, recipes_of
 
     where = f"refsim diffpolicy {row}"
     if asked.policy is None or asked.other is None:
@@ -221,7 +205,6 @@ def _recipes(row: "BlockFormat", asked: DiffPolicyOptions) -> Answer:
 
 
 def _all_policies() -> Document:
-    from refsim.conversions import CONVERSIONS
 
     rows = []
     for name in policy_names():
@@ -231,9 +214,7 @@ def _all_policies() -> Document:
     return Document((Table(POLICY_COLUMNS, tuple(rows), key="policies"),), "conversion policies")
 
 
-def _policies_of(row: "Format") -> list[str]:
-    from refsim.conversions import CONVERSIONS
-    from refsim.formats import F32
+def _policies_of(row: Format) -> list[str]:
 
     rows = [each for each in CONVERSIONS.values() if each.policy and each.to == row and each.reads is F32]
     return list(dict.fromkeys(each.policy for each in rows))

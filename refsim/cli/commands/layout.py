@@ -5,11 +5,12 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -23,16 +24,17 @@ from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError, check_named, counted, unknown
 from refsim.evidence import Evidence
 from refsim.files.access import read_whole
+from refsim.layouts import pictures
+from refsim.layouts.descriptors import DESCRIPTORS
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.families import FAMILIES, Fragment, family_of, fragment, fragments, meant_by
-from refsim.layouts.holders import spoken
-from refsim.render import ALERT, Cell, Column, Document, Table, Wording
+from refsim.layouts.holders import BY_THREAD, bits_of, spoken, warp_lanes
+from refsim.layouts.pictures import fragment_picture
+from refsim.layouts.scales import SCALE_LAYOUTS
+from refsim.layouts.swizzles import SWIZZLES
+from refsim.layouts.tiles import Tile, tile
+from refsim.render import ALERT, Cell, Column, Document, Picture, Table, Wording
 from refsim.sources import Source
-
-if TYPE_CHECKING:
-    from refsim.layouts.families import Fragment
-    from refsim.layouts.tiles import Tile
-    from refsim.render import Cell, Picture
 
 GATHERED = (
     Column("kind", strong=True),
@@ -83,7 +85,7 @@ def everything() -> Document:
     return Document((Table(GATHERED, rows, key="layouts"),), "layouts and what they rest on", hints=hints)
 
 
-def _fragments() -> "Iterator[tuple[Cell, ...]]":
+def _fragments() -> Iterator[tuple[Cell, ...]]:
     """Yield an entry for each group of fragments that share their formula and evidence."""
     groups: dict[tuple[str, Evidence], list[tuple[str, str, str]]] = {}
     for name in fragments():
@@ -131,10 +133,7 @@ def _numbers(stem: str, members: Iterable[tuple[str, str, str]]) -> str | None:
     return f"{letter} {', '.join(map(str, numbers))}"
 
 
-def _others() -> "Iterator[tuple[Cell, ...]]":
-    from refsim.layouts.descriptors import DESCRIPTORS
-    from refsim.layouts.scales import SCALE_LAYOUTS
-    from refsim.layouts.swizzles import SWIZZLES
+def _others() -> Iterator[tuple[Cell, ...]]:
 
     for swizzle in SWIZZLES:
         yield _row("swizzle", swizzle.name, None, 1, swizzle.evidence, swizzle.source)
@@ -144,9 +143,7 @@ def _others() -> "Iterator[tuple[Cell, ...]]":
         yield _row("descriptor", descriptor.kind, None, 1, descriptor.evidence, descriptor.source)
 
 
-def _row(
-    kind: str, name: str, varying: str | None, count: int, evidence: Evidence, source: Source
-) -> "tuple[Cell, ...]":
+def _row(kind: str, name: str, varying: str | None, count: int, evidence: Evidence, source: Source) -> tuple[Cell, ...]:
     return (kind, name, varying, count, evidence.level.word, evidence.what, source)
 
 
@@ -188,7 +185,7 @@ def list_layouts(pattern: str | None) -> Document:
 @click.option("--by", metavar="FACT", default="thread", help="Color cells by thread, warp, value or bank.")
 @click.option("--memory", metavar="SWIZZLE", help="Also show byte and bank in a K-major tile: none, 32B, 64B, 128B.")
 @answers
-def show(fragment: "Fragment", view: str, by: str, memory: str | None, window: GridWindow) -> Document:
+def show(fragment: Fragment, view: str, by: str, memory: str | None, window: GridWindow) -> Document:
     """Draw a whole layout.
 
     Text shows a grid, SVG and HTML a drawing with tooltips, CSV one line for each element. A cell reads thread:value; in
@@ -198,7 +195,6 @@ def show(fragment: "Fragment", view: str, by: str, memory: str | None, window: G
       refsim layout show mma.m16n8k16.bf16.a
       refsim layout show wgmma.m64n128k32.e4m3.d --memory 128B -o d.svg
     """
-    from refsim.layouts import pictures
 
     check_named("view", view, pictures.VIEWS, where="--view")
     if view == pictures.TENSOR:
@@ -210,8 +206,7 @@ def show(fragment: "Fragment", view: str, by: str, memory: str | None, window: G
     return Document((drawn,), fragment.name, (fragment.source,))
 
 
-def _memory(fragment: "Fragment", mode: str) -> "Tile":
-    from refsim.layouts.tiles import tile
+def _memory(fragment: Fragment, mode: str) -> Tile:
 
     if fragment.element_bits not in MEMORY_BITS:
         what = f"{fragment.name} has elements of {fragment.element_bits} bits"
@@ -224,7 +219,7 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
 @click.argument("row", metavar="ROW")
 @click.argument("col", metavar="COL")
 @answers
-def where(fragment: "Fragment", row: str, col: str) -> Document:
+def where(fragment: Fragment, row: str, col: str) -> Document:
     """Show who holds an element.
 
     The answer names the warp, the lane, the value, and the bits of the register that hold the element at ROW, COL.
@@ -249,7 +244,7 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
 @click.argument("place", metavar="THREAD|WARP:LANE")
 @click.argument("value", metavar="[VALUE]", required=False)
 @answers
-def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
+def holds(fragment: Fragment, place: str, value: str | None) -> Document:
     """List the elements that a thread holds.
 
     With VALUE, only that value of the thread is shown. Warp 1 lane 5 is 1:5, or thread 37.
@@ -257,7 +252,6 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
     \b
       refsim layout holds wgmma.m64n128k32.e4m3.d 1:5 20
     """
-    from refsim.layouts.holders import bits_of
 
     thread = _thread(fragment, place)
     wanted = range(fragment.values) if value is None else [parse_whole(value, fragment.units[1])]
@@ -289,7 +283,7 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
 @click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @answers
-def check(fragment: "Fragment", file: Path | None) -> Answer:
+def check(fragment: Fragment, file: Path | None) -> Answer:
     """Compare your index arithmetic with a layout.
 
     FILE gives the element that each value of each thread holds. As npy it is int (threads, values) of row * cols + col, or
@@ -302,9 +296,8 @@ def check(fragment: "Fragment", file: Path | None) -> Answer:
     return sound(fragment) if file is None else against(fragment, file)
 
 
-def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
+def holder_columns(fragment: Fragment) -> tuple[Column, ...]:
     """Return the columns that name a (thread, value) of that fragment."""
-    from refsim.layouts.holders import BY_THREAD, bits_of, warp_lanes
 
     if fragment.units != BY_THREAD:
         return tuple(
@@ -330,8 +323,7 @@ def _bits(ends: tuple[int, int]) -> str:
     return f"bit {ends[0]}" if ends[0] == ends[1] else f"bits {ends[0]}..{ends[1]}"
 
 
-def _thread(fragment: "Fragment", place: str) -> int:
-    from refsim.layouts.holders import warp_lanes
+def _thread(fragment: Fragment, place: str) -> int:
 
     warp, colon, lane = place.partition(":")
     if not colon:
@@ -344,8 +336,7 @@ def _thread(fragment: "Fragment", place: str) -> int:
     return numbers[0] * lanes + numbers[1]
 
 
-def _spoken_thread(fragment: "Fragment", thread: int) -> str:
-    from refsim.layouts.holders import BY_THREAD, warp_lanes
+def _spoken_thread(fragment: Fragment, thread: int) -> str:
 
     lanes = warp_lanes(fragment)
     if fragment.units != BY_THREAD or fragment.threads <= lanes:
@@ -353,11 +344,8 @@ def _spoken_thread(fragment: "Fragment", thread: int) -> str:
     return f"thread {thread} (warp {thread // lanes}, lane {thread % lanes})"
 
 
-def _one_thread(fragment: "Fragment", thread: int, asked: int = -1) -> "Picture":
+def _one_thread(fragment: Fragment, thread: int, asked: int = -1) -> Picture:
     """Return a picture of the elements of one thread; the element at the flat place `asked` is marked."""
-    from dataclasses import replace
-
-    from refsim.layouts.pictures import fragment_picture
 
     drawn = fragment_picture(fragment, thread=thread)
     return replace(drawn, colours=[ALERT if at == asked else each for at, each in enumerate(drawn.colours)])

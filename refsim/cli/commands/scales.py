@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import (
-    ARRAY_SUFFIXES,
-    format_field,
-    load_codes,
-    refuse_options,
-    require_few,
-    words_in,
-)
+from refsim.cli.arguments import ARRAY_SUFFIXES, format_field, load_codes, refuse_options, require_few, words_in
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, Whole, parse_whole
 from refsim.cli.names import WEIGHT_LAYOUT, Name
