@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,6 @@ class Division(Options):
 
 def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
     """Run the shards of a plan and return the records of each series. Shows progress on a terminal."""
-    from contextlib import nullcontext
 
     from refsim.campaigns.journal import CampaignJournal
     from refsim.campaigns.running import Standing, run

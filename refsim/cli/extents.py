@@ -1,16 +1,14 @@
 """Arguments with extents: shapes (128x4), ranges of rows or columns (8:16), addresses (0x3a0)."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from refsim.cli.options import Options, option
 from refsim.cli.spelled import number_in, real_in
 from refsim.errors import RefsimError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LARGEST = 1 << 40
 _NUMBER = r"(0x[0-9a-fA-F]+|[0-9]+)"
@@ -119,7 +117,7 @@ def parse_whole(word: str, what: str) -> int:
     return int(word)
 
 
-def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
+def chosen(span: slice | None, extent: int, what: str) -> Sequence[int]:
     """Return the numbers of a span below `extent`, all for None. Raises RefsimError for a span that begins past it."""
     if span is None:
         return range(extent)
@@ -134,7 +132,7 @@ class GridWindow(Options):
     rows: slice | None = option("Only these rows.", type=SpanParam())
     cols: slice | None = option("Only these cols.", type=SpanParam())
 
-    def chosen(self, extents: "tuple[int, ...]", axes: tuple[str, str] = ("row", "col")) -> "list[Sequence[int]]":
+    def chosen(self, extents: tuple[int, ...], axes: tuple[str, str] = ("row", "col")) -> list[Sequence[int]]:
         """Return the numbers of the rows and columns to show. Raises RefsimError for a span that begins past them."""
         spans = (self.rows, self.cols)
         return [chosen(span, extent, axis) for span, extent, axis in zip(spans, extents, axes, strict=True)]

@@ -12,12 +12,12 @@ import click
 from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in, refuse_options
 from refsim.cli.delivery import answers
 from refsim.errors import RefsimError, counted
-from refsim.render import Bits, Column, Document, Number, Table, number
+from refsim.render import Bits, Cell, Column, Document, Number, Table, number
+from refsim.sources import PTX
 
 if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.numerics.special import SpecialForm
-    from refsim.render import Cell
 
 COLUMNS = (
     Column("instruction", text=False, of="form.instruction"),
@@ -102,7 +102,7 @@ class _Result:
         return here - there
 
     @property
-    def neighbours(self) -> "tuple[Bits | None, ...] | None":
+    def neighbours(self) -> tuple[Bits | None, ...] | None:
         """Return the numbers below and above the correctly rounded one, None for a NaN."""
         from refsim.cli.answers.anatomy import neighbours
 
@@ -110,7 +110,7 @@ class _Result:
         beside = () if _is_nan(rounded, row) else neighbours(rounded, row)
         return tuple(None if code is None or _is_nan(code, row) else self.bits(code) for code in beside) or None
 
-    def shifted(self, side: int) -> "Cell":
+    def shifted(self, side: int) -> Cell:
         """Return the results with each operand in turn replaced by the next number below (side 0) or above (side 1)."""
         import numpy as np
 
@@ -150,8 +150,6 @@ def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]
       refsim approx div.full 6 3
     """
     import numpy as np
-
-    from refsim.sources import PTX
 
     form = _form(instruction, row, ftz)
     columns = _operands(codes, form)
@@ -230,7 +228,7 @@ def _value_code(word: str, row: "Format") -> list[int]:
     return [nearest_code(parse_value(word).exact, row)]
 
 
-def _one(cells: "tuple[Cell, ...]") -> "Cell":
+def _one(cells: tuple[Cell, ...]) -> Cell:
     return cells[0] if len(cells) == 1 else cells
 
 

@@ -11,7 +11,7 @@ from refsim.cli.names import LAYOUT, SWIZZLE
 from refsim.cli.options import Options, argument, option
 from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
-from refsim.render import Column, Document, Table, Wording
+from refsim.render import Cell, Column, Document, Table, Wording
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from refsim.layouts.banks import BankConflicts, Collision
     from refsim.layouts.families import Fragment
     from refsim.layouts.swizzles import Swizzle
-    from refsim.render import Cell
 
 PHASES = (
     Column("phase", align="right", strong=True),
@@ -172,7 +171,7 @@ class _ByColumn:
         return n, k
 
 
-def _phases(found: "BankConflicts") -> "list[tuple[Cell, ...]]":
+def _phases(found: "BankConflicts") -> list[tuple[Cell, ...]]:
     count = found.wavefronts.shape[-1]
     lanes = found.addresses.shape[-1]
     rows: list[tuple[Cell, ...]] = []

@@ -1,6 +1,7 @@
 """refsim blame: the simulator's bits and those of every ptxas and level, and the cause where they differ."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -267,7 +268,6 @@ def _subject(asked: BlameOptions, target: str | None) -> "BlameSubject":
 
 def _edited(path: Path | None, builds: "list[Build]", subject: "BlameSubject") -> "tuple[str | None, list[Build]]":
     """Return the edited PTX with one build of it for each other build, or the given machine code as a build."""
-    from dataclasses import replace
 
     from refsim.blame import require_same_entries
     from refsim.blame.builds import ELF, BuiltBy, GivenCubin

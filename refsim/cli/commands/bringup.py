@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,6 @@ from refsim.render import Column, Document, Entry, Part, Record, Table, Wording,
 from refsim.sources import MMA_SIM, PTX, XIE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from refsim.bringup.report import Case, Report
     from refsim.bringup.state import State
     from refsim.bringup.suites import RunProgress, Suite

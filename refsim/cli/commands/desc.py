@@ -13,14 +13,13 @@ from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError, counted
-from refsim.render import ALERT, Bits, Column, Document, Entry, Fact, Picture, Record, Table, Wording, facts_of
+from refsim.render import ALERT, Bits, Column, Document, Entry, Fact, Part, Picture, Record, Table, Wording, facts_of
 
 if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
     from refsim.layouts.tiles import Major
     from refsim.layouts.tma import Placement
-    from refsim.render import Part
 
 READINGS = (
     Column("bits", drop=1),

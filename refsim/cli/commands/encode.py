@@ -1,5 +1,6 @@
 """refsim encode: the code of a value, and its rounding error."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
 from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError
-from refsim.render import Bits, Column, Document, Number, Table, number
+from refsim.render import Bits, Cell, Column, Document, Number, Table, number
 
 if TYPE_CHECKING:
     from refsim.cli.answers.anatomy import Anatomy
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from refsim.conversions import Conversion
     from refsim.conversions.rounding import RoundingName
     from refsim.formats import Format, Overflow
-    from refsim.render import Cell
 
 COLUMNS = (
     Column("format", text=False, of="row.name"),
@@ -55,7 +55,6 @@ class Encoded:
     @property
     def errors(self) -> tuple[Number | None, Number | None]:
         """Return code minus value, absolutely and in ulp of the code; None where one of them is not finite."""
-        import math
 
         from refsim.cli.answers.anatomy import exact_value, step
 
@@ -66,7 +65,7 @@ class Encoded:
         return _signed(error), _signed(error / step(self.code, self.row)) if error else None
 
     @property
-    def neighbours(self) -> "Cell":
+    def neighbours(self) -> Cell:
         """Return the values below and above a code that differs from the value."""
         error, _ = self.errors
         return (self.shown.below, self.shown.above) if error is not None and error.value else None

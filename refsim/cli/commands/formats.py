@@ -1,5 +1,6 @@
 """refsim formats: the definitions of all number formats, or all derived facts of one."""
 
+import math
 from typing import TYPE_CHECKING
 
 import click
@@ -56,7 +57,7 @@ def command(row: "Format | None") -> Document:
     return Document((Table.of(COLUMNS, FORMATS, key="formats"),), "formats")
 
 
-def _entries(row: "Format") -> "list[Entry]":
+def _entries(row: "Format") -> list[Entry]:
     """Return everything about one format."""
     from refsim.conversions import encode
 
@@ -89,7 +90,6 @@ def _bits(code: int | None, row: "Format") -> Bits | None:
 
 
 def _power(value: float) -> Number:
-    import math
 
     return Number(value, f"2^{math.frexp(value)[1] - 1}")
 

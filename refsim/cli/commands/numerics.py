@@ -10,12 +10,11 @@ from refsim.cli.names import TARGET, UNIT, Name
 from refsim.cli.options import Options, option
 from refsim.cli.registry import Group
 from refsim.errors import RefsimError, counted
-from refsim.render import Column, Document, Table
+from refsim.render import Cell, Column, Document, Table
 
 if TYPE_CHECKING:
     from refsim.formats import ElementType
     from refsim.numerics.rows import Profile
-    from refsim.render import Cell
 
 
 def _types_of(row: "Profile") -> str:

@@ -11,12 +11,11 @@ from refsim.cli.delivery import Answer, answers
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError
-from refsim.render import Column, Document, Entry, Record, Table
+from refsim.render import Cell, Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
     from refsim.ptx.execution.types import PtxType
     from refsim.ptx.isa.forms import Instruction, OperandForm
-    from refsim.render import Cell
 
 
 def _family(clause: "Instruction") -> str:
@@ -129,7 +128,7 @@ def _how_exact(clause: "Instruction") -> str:
     return "no: hardware may differ, results are marked inexact"
 
 
-def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
+def _families(known: "list[Instruction]") -> Iterator[tuple[Cell, ...]]:
     for family in sorted({_family(clause) for clause in known}):
         members = [clause for clause in known if _family(clause) == family]
         mnemonics = sorted({clause.mnemonic for clause in members})
@@ -172,7 +171,7 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
     return Answer(document, Kind.INCONCLUSIVE.value if missing else 0)
 
 
-def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
+def _lacking(opcode: str, error: RefsimError) -> tuple[Cell, Cell]:
     """Return the first target of an opcode that the simulator does not model, and a description of the opcode."""
     from refsim.ptx.isa.unmodelled import unmodelled
 

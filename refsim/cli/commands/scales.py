@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, format_field, load_codes, refuse_options, require_few, words_in
+from refsim.cli.arguments import (
+    ARRAY_SUFFIXES,
+    format_field,
+    load_codes,
+    parse_code,
+    refuse_options,
+    require_few,
+    words_in,
+)
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, Whole, parse_whole
 from refsim.cli.names import WEIGHT_LAYOUT, Name
 from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError, check_named, counted
-from refsim.render import Bits, Column, Document, Table, Wording, number
+from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
     from refsim.files import Stored
     from refsim.formats import Format
     from refsim.layouts.scales import ScaleLayout
-    from refsim.render import Cell
     from refsim.scaling import NanRule, Quotient, ScaleKind
 
 LARGEST_TABLE = 1 << 24
@@ -223,7 +230,6 @@ def shuffle(asked: ShuffleOptions) -> Document:
           -t e8m0 --fill 0xff
       refsim scales shuffle scales.npy -t e8m0
     """
-    from refsim.cli.arguments import parse_code
 
     layout, file, _ = places = asked.places("shuffled")
     stored = load_codes(file, asked.row, asked.key)
@@ -277,7 +283,7 @@ class ScalesCheckOptions(Options):
 
 @command.command()
 @answers
-def check(asked: ScalesCheckOptions) -> "Document | Answer":
+def check(asked: ScalesCheckOptions) -> Document | Answer:
     """Find the layouts, chips and recipes that fit a file of scales.
 
     The size decides which layouts fit, the bytes decide which formats. The answer shows the padding, because hardware reads

@@ -1,7 +1,7 @@
 """refsim simulate: run one entry on the simulated GPU, under one schedule or several, and show what it did."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
@@ -17,6 +17,7 @@ from refsim.cli.launches import (
     ARGUMENT_RULE,
     Compilation,
     Extents,
+    LaunchArgument,
     loaded,
     parse_argument,
     previews,
@@ -26,19 +27,14 @@ from refsim.cli.launches import (
 from refsim.cli.names import SM
 from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError, counted
-from refsim.render import Bits, Column, Document, Entry, Part, Record, Table
+from refsim.render import Bits, Cell, Column, Document, Entry, Part, Record, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from refsim.cli.launches import LaunchArgument
     from refsim.device.schedules import Outcome, Run, SeededPolicy
-    from refsim.errors import RefsimError
     from refsim.ptx import AddressWatch, Arithmetic, BankUse, Crowd, GlobalMemory, Program, Trace, WarpTrace
     from refsim.ptx.checks.first_nan import NanRow, NonFinite
     from refsim.ptx.observers.steps import Held, Ran, Touched
     from refsim.ptx.text.syntax import Statement
-    from refsim.render import Cell
 
 FINDINGS = (Column("check", strong=True, of="code"), Column("where"), Column("what"))
 UNDER = Column("under", drop=1)
@@ -87,7 +83,7 @@ def order_name(order: "SeededPolicy") -> str:
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
 
-def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
+def remarks_table(remarks: tuple[RefsimError, ...], key: str) -> Table:
     """Return a table of warnings or notes, which do not make a kernel wrong."""
     columns = (replace(FINDINGS[0], label=key.removesuffix("s")), *FINDINGS[1:])
     return Table.of(columns, remarks, key)
@@ -116,7 +112,7 @@ def schedules_table(tried: "list[Outcome]") -> Table:
     )
 
 
-def _judged(outcome: "Outcome", is_first: bool) -> "tuple[Cell, ...]":
+def _judged(outcome: "Outcome", is_first: bool) -> tuple[Cell, ...]:
     error, trace = outcome.error, outcome.trace
     count = (0 if trace is None else len(trace.findings)) + (error is not None)
     if error is not None:
@@ -138,7 +134,7 @@ def _why_not_compared(trace: "Trace | None") -> str:
     return "inexact" if trace is not None and trace.inexact else "unwritten bits reached the output"
 
 
-def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
+def findings_of(tried: "list[Outcome]") -> list[tuple[RefsimError, str]]:
     """Return each finding once, by check and place, with the schedules that show it."""
     found: dict[tuple[str, str], tuple[RefsimError, list[str]]] = {}
     for outcome in tried:
@@ -147,7 +143,7 @@ def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
     return [(error, "; ".join(under)) for error, under in found.values()]
 
 
-def findings_table(findings: "list[tuple[RefsimError, str]]", *, by_order: bool) -> Table:
+def findings_table(findings: list[tuple[RefsimError, str]], *, by_order: bool) -> Table:
     """Return the findings; `by_order` adds the schedules that show each."""
     columns = (*FINDINGS, UNDER) if by_order else FINDINGS
     rows = ((error.code, error.where, error.what, under)[: len(columns)] for error, under in findings)
@@ -171,7 +167,7 @@ def banks_table(uses: "tuple[BankUse, ...]") -> Table:
     return Table(columns, tuple(rows), key="banks")
 
 
-def _crowd(worst: "Crowd | None") -> "tuple[Cell, ...]":
+def _crowd(worst: "Crowd | None") -> tuple[Cell, ...]:
     """Return the cells of colliding lanes: text with the first words of the fullest bank, then all words for JSON."""
     if worst is None:
         return (None,) * 5
@@ -196,7 +192,7 @@ def steps_table(ran: "list[Ran]") -> Table:
     return Table(STEP_COLUMNS, tuple(rows), key="steps")
 
 
-def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -> Table:
+def accesses_table(touched: "list[Touched]", describe: Callable[[int], str]) -> Table:
     """Return an entry for each access to the watched bytes; `describe` returns the name of a thread."""
     columns = (
         Column("source", strong=True, of=lambda each: source_of(each.statement)),
@@ -225,7 +221,7 @@ def _bits_of(each: "Touched") -> tuple[Bits, ...]:
     return tuple(Bits(item, 8 * each.width) for item in each.bits)
 
 
-def _who(threads: tuple[int, ...], describe: "Callable[[int], str]") -> str:
+def _who(threads: tuple[int, ...], describe: Callable[[int], str]) -> str:
     first = describe(threads[0])
     return first if len(threads) == 1 else f"{len(threads)} threads, first {first}"
 
@@ -442,7 +438,7 @@ def command(asked: SimulateOptions) -> Answer:
     return Answer(Document(views, f"{entry} of {asked.file}", hints=hints), _exit_code(tried))
 
 
-def _first_nan(again: "Callable[[NonFinite], None]", given: "list[LaunchArgument]") -> Table:
+def _first_nan(again: "Callable[[NonFinite], None]", given: list[LaunchArgument]) -> Table:
     """Run the launch again with NaN and infinities followed, and return the table of where they come from."""
     from refsim.ptx.checks.first_nan import NanArray, NanRow, NonFinite
 

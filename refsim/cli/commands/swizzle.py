@@ -10,13 +10,12 @@ from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, parse_addre
 from refsim.cli.names import SWIZZLE
 from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError
-from refsim.render import Bits, Column, Document, Table
+from refsim.render import Bits, Cell, Column, Document, Table
 
 if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.layouts.swizzles import Swizzle
     from refsim.layouts.tiles import Major
-    from refsim.render import Cell
 
 MODES = (
     Column("swizzle", strong=True, of="name"),
@@ -96,7 +95,7 @@ def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:
     return Document((Table(MOVED, rows, key="addresses", headings=False),), f"swizzle {mode}", (mode.source,))
 
 
-def _cells(address: int, moved: int) -> "tuple[Cell, ...]":
+def _cells(address: int, moved: int) -> tuple[Cell, ...]:
     width = max(ADDRESS_BITS, address.bit_length(), moved.bit_length())
     places = moved // 128, moved % 128 // 16, moved // 4 % 32, address // 4 % 32
     return Bits(address, width), Bits(moved, width), *places

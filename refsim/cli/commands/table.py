@@ -1,5 +1,6 @@
 """refsim table: the value of every code."""
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
@@ -42,7 +43,6 @@ def command(row: "Format | None", option: "Format | None") -> Document:
 
 
 def _spelled(code: int, row: "Format") -> Number:
-    from fractions import Fraction
 
     from refsim.cli.answers.anatomy import anatomy, code_number, exact_value
 
