@@ -181,6 +181,12 @@ def refusing(owner: str) -> Callable[..., Any]:
     return lacked
 
 
+def always(value: Any = None) -> Callable[..., Any]:
+    """Return a function or method that takes anything and returns `value`: there is one device, and a call that returns
+    has completed, so that nothing is left to wait for, to choose or to give back."""
+    return lambda *args, **named: value
+
+
 def with_stream(call: Callable[..., None]) -> Callable[..., None]:
     """Return the asynchronous form of a call: it takes a stream as well, and has completed when it returns."""
     count = call.__code__.co_argcount

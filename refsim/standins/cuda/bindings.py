@@ -19,7 +19,7 @@ from refsim.ptx.machine.launch_rules import round_up
 from refsim.ptx.text.syntax import Variable
 from refsim.standins.cuda.images import CoreKernel, Image
 from refsim.standins.memory import host_bytes, poison_host
-from refsim.standins.seams import with_stream
+from refsim.standins.seams import always, with_stream
 from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, UnsupportedError, current
 
 
@@ -215,8 +215,7 @@ class DriverCalls(ModuleCalls):
     cuInit = cuDevicePrimaryCtxRelease = cuMemHostUnregister = cuStreamSynchronize  # noqa: N815
     cuStreamDestroy = cuEventQuery = cuEventSynchronize = cuStreamSynchronize  # noqa: N815
 
-    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: Any) -> None:  # noqa: N802
-        """Return at once: every call has completed when it returns."""
+    cuStreamWaitEvent = always()  # noqa: N815
 
     def cuEventDestroy(self, event: Any) -> None:  # noqa: N802
         self.events.pop(int(event), None)

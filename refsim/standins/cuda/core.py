@@ -18,7 +18,7 @@ from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import PointerTo
 from refsim.standins.cuda import images
 from refsim.standins.cuda.bindings import CONTEXT, taken
-from refsim.standins.seams import refusing
+from refsim.standins.seams import always, refusing
 from refsim.standins.session import current
 
 
@@ -42,20 +42,13 @@ class CoreStream:
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
 
-    def sync(self) -> None:
-        """Return at once: every call has completed when it returns."""
+    sync = wait = close = always()
 
     def record(self, event: "CoreEvent | None" = None, options: Any = None) -> "CoreEvent":
         """Record the host's time in an event, by default a new one, and return the event."""
         made = event or CoreEvent()
         made.at = perf_counter()
         return made
-
-    def wait(self, event_or_stream: Any) -> None:
-        """Return at once: every event is complete."""
-
-    def close(self) -> None:
-        """Do nothing: no work waits in a stream."""
 
     __getattr__ = refusing("cuda.core.Stream")
 
@@ -68,11 +61,7 @@ class CoreEvent:
     def __init__(self) -> None:
         self.handle, self.at = id(self), 0.0
 
-    def sync(self) -> None:
-        """Return at once: every event is complete."""
-
-    def close(self) -> None:
-        """Do nothing: an event holds no resource."""
+    sync = close = always()
 
     def __sub__(self, other: "CoreEvent") -> float:
         """Return the milliseconds from the other event to this one."""
@@ -185,8 +174,7 @@ class CoreDevice:
     def create_event(self, options: Any = None) -> CoreEvent:
         return CoreEvent()
 
-    def sync(self) -> None:
-        """Return at once: every call has completed when it returns."""
+    sync = always()
 
     __getattr__ = refusing("cuda.core.Device")
 

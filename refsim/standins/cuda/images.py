@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.launch_rules import MAX_THREADS, ctas_per_sm
-from refsim.standins.seams import names_in, refusing
+from refsim.standins.seams import always, names_in, refusing
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
 
@@ -193,14 +193,9 @@ class Linker:
             texts.append(current().compiled(GRID_FUNCTIONS, ("--relocatable-device-code=true",)))
         return Image("ptx", (joined(texts) if len(texts) > 1 else texts[0]).encode(), given[0].name)
 
-    def get_info_log(self) -> str:
-        return ""
+    get_info_log = get_error_log = always("")
 
-    def get_error_log(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: a linker holds no resource."""
+    close = always()
 
 
 _FLAGS = {
@@ -284,8 +279,7 @@ class CoreProgram:
             raise RuntimeError(str(error)) from error
         return Image("ptx", text.encode(), source=self.code)
 
-    def close(self) -> None:
-        """Do nothing: a program holds no resource."""
+    close = always()
 
 
 def lto_ir(source: str, flags: Sequence[str]) -> bytes:

@@ -15,7 +15,7 @@ from refsim.standins.cupy import random as random
 from refsim.standins.cupy import testing as testing
 from refsim.standins.cupy.names import ARRAY_FUNCTIONS, CHANGING, CONSTANTS, FACTS, UFUNCS
 from refsim.standins.cupy.pool import MemoryPool, PinnedMemoryPool, default_pool
-from refsim.standins.seams import gathered, refuse
+from refsim.standins.seams import always, gathered, refuse
 from refsim.standins.session import current
 
 __version__ = "14.2.0"
@@ -33,8 +33,7 @@ _HOMES = {
 globals().update(gathered("refsim.standins.cupy", _HOMES), ufunc=delegation.Ufunc)
 
 
-def is_available() -> bool:
-    return True
+is_available = always(True)
 
 
 def get_default_memory_pool() -> MemoryPool:

@@ -9,7 +9,7 @@ import numpy as np
 from refsim.standins.cupy import compiler, device, driver, pool, runtime
 from refsim.standins.cupy.pool import MemoryPointer, PinnedMemoryPointer
 from refsim.standins.memory import poison_host
-from refsim.standins.seams import gathered, names_in, refusing
+from refsim.standins.seams import always, gathered, names_in, refusing
 from refsim.standins.session import DRIVER_VERSION
 
 __getattr__ = refusing("cupy.cuda")
@@ -36,8 +36,7 @@ _OWN = names_in("""
 __all__ = sorted([*_FOUND, *_OWN])  # noqa: PLE0605
 
 
-def is_available() -> bool:
-    return True
+is_available = always(True)
 
 
 def get_local_runtime_version() -> int:
@@ -48,8 +47,7 @@ def get_allocator() -> Callable[[int], MemoryPointer]:
     return pool.alloc
 
 
-def set_allocator(allocator: Any = None) -> None:
-    """Do nothing: all memory is of one kind here, and pools differ only in what they count."""
+set_allocator = set_pinned_memory_allocator = always()
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
@@ -57,10 +55,6 @@ def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
     made = np.empty(int(size), np.uint8)
     poison_host(made)
     return made.view(PinnedMemoryPointer)
-
-
-def set_pinned_memory_allocator(allocator: Any = None) -> None:
-    """Do nothing, as in set_allocator."""
 
 
 @contextlib.contextmanager

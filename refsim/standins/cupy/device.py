@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Any
 
 from refsim.device.attributes import ATTRIBUTES
-from refsim.standins.seams import refuse, refusing
+from refsim.standins.seams import always, refuse, refusing
 from refsim.standins.session import current
 
 _SPELT = {
@@ -36,21 +36,12 @@ class CupyDevice:
     def mem_info(self) -> tuple[int, int]:
         return current().free_and_total
 
-    @property
-    def pci_bus_id(self) -> str:
-        return "0000:00:00.0"
+    pci_bus_id = "0000:00:00.0"
 
-    def synchronize(self) -> None:
-        """Return at once: every call has completed when it returns."""
-
-    def use(self) -> None:
-        """Do nothing: the only device is in use."""
+    synchronize = use = __exit__ = always()
 
     def __enter__(self) -> "CupyDevice":
         return self
-
-    def __exit__(self, *error: object) -> None:
-        """Do nothing: there is one device."""
 
     def __int__(self) -> int:
         return self.id
@@ -73,15 +64,12 @@ class CupyEvent:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.ptr, self.at = id(self), None if disable_timing else 0.0
 
-    @property
-    def done(self) -> bool:
-        return True
+    done = True
 
     def record(self, stream: Any = None) -> None:
         self.at = perf_counter()
 
-    def synchronize(self) -> None:
-        """Return at once: every event is complete."""
+    synchronize = always()
 
 
 def get_elapsed_time(start_event: CupyEvent, end_event: CupyEvent) -> float:
@@ -105,12 +93,9 @@ class CupyStream:
         self.ptr = 0 if null else 2 if ptds else id(self)
         self.is_non_blocking, self.priority, self.device_id = non_blocking, int(priority or 0), 0
 
-    @property
-    def done(self) -> bool:
-        return True
+    done = True
 
-    def synchronize(self) -> None:
-        """Return at once: every call has completed when it returns."""
+    synchronize = wait_event = always()
 
     def use(self) -> "CupyStream":
         _STREAMS[-1] = self
@@ -120,9 +105,6 @@ class CupyStream:
         made = CupyEvent() if event is None else event
         made.record(self)
         return made
-
-    def wait_event(self, event: CupyEvent) -> None:
-        """Return at once: every event is complete."""
 
     def launch_host_func(self, callback: Any, arg: Any) -> None:
         callback(arg)
@@ -162,8 +144,7 @@ def get_current_stream(device_id: int = -1) -> CupyStream:
     return _STREAMS[-1]
 
 
-def get_device_id() -> int:
-    return 0
+get_device_id = always(0)
 
 
 _OWN_NAMES = {"Device": CupyDevice, "Event": CupyEvent, "Stream": CupyStream}

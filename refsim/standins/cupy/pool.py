@@ -9,7 +9,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.standins.cupy.device import CupyDevice
 from refsim.standins.memory import host_bytes
-from refsim.standins.seams import refusing, with_stream
+from refsim.standins.seams import always, refusing, with_stream
 from refsim.standins.session import MEMORY_BYTES, current
 
 CUPY = "cupy"
@@ -213,8 +213,7 @@ class PinnedMemoryPool:
     def free_all_blocks(self) -> None:
         """Do nothing: no block is kept."""
 
-    def n_free_blocks(self) -> int:
-        return 0
+    n_free_blocks = always(0)
 
 
 def default_pool() -> MemoryPool:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from refsim.device.attributes import ATTRIBUTES
-from refsim.standins.seams import refusing
+from refsim.standins.seams import always, refusing
 from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, current
 
 __getattr__ = refusing("cupy.cuda.runtime")
@@ -18,12 +18,7 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
-def getDeviceCount() -> int:  # noqa: N802 - CuPy's own name
-    return 1
-
-
-def getDevice() -> int:  # noqa: N802 - CuPy's own name
-    return 0
+getDeviceCount, getDevice = always(1), always(0)  # noqa: N816 - CuPy's own names
 
 
 def setDevice(device: int) -> None:  # noqa: N802 - CuPy's own name
@@ -31,12 +26,7 @@ def setDevice(device: int) -> None:  # noqa: N802 - CuPy's own name
         raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal: one GPU is simulated")
 
 
-def deviceSynchronize() -> None:  # noqa: N802 - CuPy's own name
-    """Return at once: every call has completed when it returns."""
-
-
-def streamSynchronize(stream: int) -> None:  # noqa: N802 - CuPy's own name
-    """Return at once: every call has completed when it returns."""
+deviceSynchronize = streamSynchronize = always()  # noqa: N816 - CuPy's own names
 
 
 def runtimeGetVersion() -> int:  # noqa: N802 - CuPy's own name

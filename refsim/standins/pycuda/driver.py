@@ -14,7 +14,7 @@ from refsim.ptx.machine.arguments import PointerTo
 from refsim.ptx.machine.launch_rules import MAX_THREADS
 from refsim.standins.pycuda.context import Event, LogicError, as_pycuda, needed
 from refsim.standins.pycuda.memory import PYCUDA, ArgumentHandler, PointerHolderBase
-from refsim.standins.seams import gathered, refusing
+from refsim.standins.seams import always, gathered, refusing
 from refsim.standins.session import SimulatedModule, current
 
 __getattr__ = refusing("pycuda.driver")
@@ -142,8 +142,7 @@ class PycudaFunction:
         if number != function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:  # every launch may use it here
             raise current().unsupported(f"pycuda.driver.Function.set_attribute({number})")
 
-    def set_cache_config(self, config: Any) -> None:
-        """Do nothing: no result depends on how caches are divided."""
+    set_cache_config = always()
 
     def __getattr__(self, name: str) -> int:
         number = getattr(function_attribute, name.upper(), None)

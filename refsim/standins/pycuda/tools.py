@@ -11,7 +11,7 @@ import numpy as np
 from refsim.ptx.text.source_names import C_NAMES
 from refsim.standins.pycuda.context import Context, Device, init
 from refsim.standins.pycuda.memory import PooledDeviceAllocation, allocated
-from refsim.standins.seams import refusing
+from refsim.standins.seams import always, refusing
 
 __getattr__ = refusing("pycuda.tools")
 _C_TYPES = {**C_NAMES, "complex64": "pycuda::complex<float>", "complex128": "pycuda::complex<double>"}
@@ -42,8 +42,7 @@ def bitlog2(number: int) -> int:
     return int(number).bit_length() - 1
 
 
-def clear_context_caches() -> None:
-    """Do nothing: no cache is kept per context."""
+clear_context_caches = always()
 
 
 def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,8 +85,4 @@ class DeviceMemoryPool:
 
     held_blocks = 0
 
-    def free_held(self) -> None:
-        """Do nothing: no block is kept."""
-
-    def stop_holding(self) -> None:
-        """Do nothing: no block is kept."""
+    free_held = stop_holding = always()

@@ -3,7 +3,7 @@
 A program that asks for data_ptr() may put the address into a table for a kernel: such tensors get a device address.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.standins.memory import host_bytes
-from refsim.standins.seams import names_in
+from refsim.standins.seams import always, names_in
 from refsim.standins.session import MEMORY_BYTES, GpuSession, current
 
 
@@ -30,14 +30,9 @@ class TorchEvent:
     def record(self, stream: Any = None) -> None:
         self._at = perf_counter()
 
-    def wait(self, stream: Any = None) -> None:
-        """Return at once: every event is complete."""
+    wait = synchronize = always()
 
-    def synchronize(self) -> None:
-        """Return at once: every event is complete."""
-
-    def query(self) -> bool:
-        return True
+    query = always(True)
 
     def elapsed_time(self, end: "TorchEvent") -> float:
         """Return the milliseconds from this event to another; RuntimeError unless both are recorded."""
@@ -54,20 +49,11 @@ class TorchStream:
     def __init__(self, device: Any = None, priority: int = 0, **more: Any) -> None:
         self.priority = priority
 
-    def synchronize(self) -> None:
-        """Return at once: every call has completed when it returns."""
+    synchronize = wait_stream = wait_event = __exit__ = always()
 
-    def query(self) -> bool:
-        return True
+    query = always(True)
 
-    def is_capturing(self) -> bool:
-        return False
-
-    def wait_stream(self, stream: "TorchStream") -> None:
-        """Return at once: every stream is idle."""
-
-    def wait_event(self, event: TorchEvent) -> None:
-        """Return at once: every event is complete."""
+    is_capturing = always(False)
 
     def record_event(self, event: TorchEvent | None = None) -> TorchEvent:
         """Record an event, by default a new one, and return it."""
@@ -77,9 +63,6 @@ class TorchStream:
 
     def __enter__(self) -> "TorchStream":
         return self
-
-    def __exit__(self, *what: object) -> None:
-        """Do nothing: all streams behave alike."""
 
 
 _USUAL = TorchStream()
@@ -91,11 +74,7 @@ class device:  # noqa: N801 - torch's own name
     def __init__(self, number: Any) -> None:
         self.idx = 0
 
-    def __enter__(self) -> None:
-        """Do nothing: there is one device."""
-
-    def __exit__(self, *what: object) -> None:
-        """Do nothing: there is one device."""
+    __enter__ = __exit__ = always()
 
 
 class device_of(device):  # noqa: N801 - torch's own name
@@ -128,41 +107,37 @@ def _stream(stream: Any) -> Iterator[None]:
     yield
 
 
-def _always(value: Any = None) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
-
-
 ANSWERS: dict[str, Any] = {
     **dict.fromkeys(
-        names_in("empty_cache init manual_seed manual_seed_all set_device set_stream synchronize"), _always()
+        names_in("empty_cache init manual_seed manual_seed_all set_device set_stream synchronize"), always()
     ),
-    **dict.fromkeys(names_in("reset_max_memory_allocated reset_peak_memory_stats"), _always()),
+    **dict.fromkeys(names_in("reset_max_memory_allocated reset_peak_memory_stats"), always()),
     "Event": TorchEvent,
     "Stream": TorchStream,
-    "current_device": _always(0),
-    "current_stream": _always(_USUAL),
-    "default_stream": _always(_USUAL),
+    "current_device": always(0),
+    "current_stream": always(_USUAL),
+    "default_stream": always(_USUAL),
     "device": device,
-    "device_count": _always(1),
+    "device_count": always(1),
     "device_of": device_of,
     "get_device_capability": lambda device=None: current().capability,
     "get_device_name": lambda device=None: current().device_name,
     "get_device_properties": properties,
-    "is_available": _always(True),
-    "is_bf16_supported": _always(True),
-    "is_current_stream_capturing": _always(False),
-    "is_initialized": _always(True),
+    "is_available": always(True),
+    "is_bf16_supported": always(True),
+    "is_current_stream_capturing": always(False),
+    "is_initialized": always(True),
     "mem_get_info": lambda device=None: current().free_and_total,
     "stream": _stream,
 }
 """Names of torch.cuda. The host draws random numbers, so that a seed is the host's seed."""
 ACCELERATOR: dict[str, Any] = {
-    **dict.fromkeys(names_in("set_device_index set_stream synchronize"), _always()),
-    "current_device_index": _always(0),
-    "current_device_idx": _always(0),
-    "current_stream": _always(_USUAL),
-    "device_count": _always(1),
-    "is_available": _always(True),
+    **dict.fromkeys(names_in("set_device_index set_stream synchronize"), always()),
+    "current_device_index": always(0),
+    "current_device_idx": always(0),
+    "current_stream": always(_USUAL),
+    "device_count": always(1),
+    "is_available": always(True),
 }
 """Names of torch.accelerator."""
 WITHOUT_ANSWER = names_in("""

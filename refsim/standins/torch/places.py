@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.memory import MOST_POISONED, host_bytes, is_of_program, poison_host
-from refsim.standins.seams import names_in
+from refsim.standins.seams import always, names_in
 from refsim.standins.session import current
 from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER, PointedMemory
 
@@ -147,8 +147,7 @@ def _kind(places: Places, torch: Any) -> Any:
         def data_ptr(self) -> int:
             return PointedMemory.of(current()).address(places.plain(self), torch)
 
-        def get_device(self) -> int:
-            return 0
+        get_device = always(0)
 
         def pin_memory(self, *args: Any) -> Any:
             raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")

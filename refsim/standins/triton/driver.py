@@ -23,6 +23,7 @@ from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.standins.memory import host_bytes
+from refsim.standins.seams import always
 from refsim.standins.session import GpuSession, SimulatedModule, current
 from refsim.standins.torch.cuda import PointedMemory, TorchEvent, TorchStream, host_addresses
 from refsim.testing.adapters.triton_kernels import (
@@ -264,14 +265,9 @@ def _driver(module: Any) -> Any:
 
             return torch.device("cuda", 0)
 
-        def get_current_device(self) -> int:
-            return 0
+        get_current_device = get_current_stream = always(0)
 
-        def set_current_device(self, device: int) -> None:
-            """Do nothing: there is one device."""
-
-        def get_current_stream(self, device: int = 0) -> int:
-            return 0
+        set_current_device = clear_cache = always()
 
         def get_device_capability(self, device: int = 0) -> tuple[int, int]:
             return current().capability
@@ -287,9 +283,6 @@ def _driver(module: Any) -> Any:
 
         def get_empty_cache_for_benchmark(self) -> Any:
             return None
-
-        def clear_cache(self, cache: Any) -> None:
-            """Do nothing: there is no cache."""
 
     return SimulatedDriver
 
