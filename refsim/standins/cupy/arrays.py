@@ -1,7 +1,7 @@
 """Arrays of CuPy: a shape over memory of the simulated GPU, on which NumPy computes."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.standins.cupy.pool import Memory, MemoryPointer, UnownedMemory, memory_at
 from refsim.standins.memory import left_poison
+from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
 TYPE_LETTERS = "?bhilqBHILQefdFD"
@@ -176,32 +177,16 @@ class ndarray:  # noqa: N801 - CuPy's own name
             "Please use `.get()` to construct a NumPy array explicitly."
         )
 
-    def __bool__(self) -> bool:
-        return bool(self.host)
-
-    def __int__(self) -> int:
-        return int(self.host)
-
-    def __index__(self) -> int:
-        return self.host.__index__()
-
-    def __float__(self) -> float:
-        return float(self.host)
-
-    def __complex__(self) -> complex:
-        return complex(self.host)
-
-    def __repr__(self) -> str:
-        return repr(self.host)
-
-    def __str__(self) -> str:
-        return str(self.host)
-
-    def __format__(self, how: str) -> str:
-        return format(self.host, how)
-
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.ndarray.{name}")
+        raise refuse("cupy.ndarray", name)
+
+
+def _of_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *how: function(self.host, *how)
+
+
+for _function in (bool, int, float, complex, operator.index, repr, str, format):
+    setattr(ndarray, f"__{_function.__name__}__", _of_host(_function))
 
 
 def contiguous(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from refsim.device.attributes import ATTRIBUTES
 from refsim.errors import RefsimError
 from refsim.ptx import is_fault
-from refsim.standins.seams import always, refusing
+from refsim.standins.seams import always, refuse, refusing
 from refsim.standins.session import DRIVER_VERSION, MEMORY_BYTES, UnsupportedError, current
 
 device_attribute = type("device_attribute", (), {row.name: row.number for row in ATTRIBUTES})
@@ -92,9 +92,7 @@ class Device:
     def __getattr__(self, name: str) -> int:
         number = getattr(device_attribute, name.upper(), None)
         if name.startswith("__") or number is None:
-            raise (
-                AttributeError(name) if name.startswith("_") else current().unsupported(f"pycuda.driver.Device.{name}")
-            )
+            raise refuse("pycuda.driver.Device", name)
         return self.get_attribute(number)
 
     def make_context(self, flags: int = 0) -> "Context":

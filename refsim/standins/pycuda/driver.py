@@ -14,7 +14,7 @@ from refsim.ptx.machine.arguments import PointerTo
 from refsim.ptx.machine.launch_rules import MAX_THREADS
 from refsim.standins.pycuda.context import Event, LogicError, as_pycuda, needed
 from refsim.standins.pycuda.memory import PYCUDA, ArgumentHandler, PointerHolderBase
-from refsim.standins.seams import always, gathered, refusing
+from refsim.standins.seams import always, gathered, refuse, refusing
 from refsim.standins.session import SimulatedModule, current
 
 __getattr__ = refusing("pycuda.driver")
@@ -147,11 +147,7 @@ class PycudaFunction:
     def __getattr__(self, name: str) -> int:
         number = getattr(function_attribute, name.upper(), None)
         if name.startswith("_") or number is None:
-            raise (
-                AttributeError(name)
-                if name.startswith("_")
-                else current().unsupported(f"pycuda.driver.Function.{name}")
-            )
+            raise refuse("pycuda.driver.Function", name)
         return self.get_attribute(number)
 
     def _launch(self, grid: Any, block: Any, values: Sequence[Any], shared: int) -> None:

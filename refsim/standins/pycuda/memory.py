@@ -1,5 +1,6 @@
 """Device memory and copies of PyCUDA, also of rows: Memcpy2D, without the driver's arrays."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,25 +113,21 @@ def memcpy_dtod(dest: Any, src: Any, size: int) -> None:
         current().memory.copy(int(dest), int(src), int(size))
 
 
-def _filled(call: str, dest: Any, value: int, count: int, width: int) -> None:
-    needed(call)
-    with as_pycuda(call):
-        pattern = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "little")
-        current().memory.fill(int(dest), pattern, int(count))
+def _filling(width: int) -> Callable[..., None]:
+    """Return memset_d8, d16 or d32, which fills memory with items of `width` bytes."""
+    driver_call = f"cuMemsetD{8 * width}"
+
+    def fill(dest: Any, value: int, count: int) -> None:
+        needed(driver_call)
+        with as_pycuda(driver_call):
+            pattern = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "little")
+            current().memory.fill(int(dest), pattern, int(count))
+
+    fill.__name__ = f"memset_d{8 * width}"
+    return fill
 
 
-def memset_d8(dest: Any, value: int, count: int) -> None:
-    _filled("cuMemsetD8", dest, value, count, 1)
-
-
-def memset_d16(dest: Any, value: int, count: int) -> None:
-    _filled("cuMemsetD16", dest, value, count, 2)
-
-
-def memset_d32(dest: Any, value: int, count: int) -> None:
-    _filled("cuMemsetD32", dest, value, count, 4)
-
-
+memset_d8, memset_d16, memset_d32 = map(_filling, (1, 2, 4))
 memcpy_htod_async = with_stream(memcpy_htod)
 memcpy_dtoh_async = with_stream(memcpy_dtoh)
 memcpy_dtod_async = with_stream(memcpy_dtod)
