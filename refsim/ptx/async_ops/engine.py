@@ -124,16 +124,12 @@ class CopyEngine:
     machine: UnitHost
     policy: str
     choice: np.random.Generator | None
-    groups: ThreadGroups = field(init=False)
-    queue: Queue[Transfer] = field(init=False)
-    ends: Ends = field(init=False)
-    shown: TransferWatchers = field(init=False)
     issued: int = 0
     refused: set[int] = field(default_factory=set)  # CTAs that have seen a request to cancel fail
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
-        self.queue = Queue(self.policy, self.choice)
+        self.queue: Queue[Transfer] = Queue(self.policy, self.choice)
         self.ends = Ends(self.machine)
         self.shown = TransferWatchers(self.machine, self.ends)
 

@@ -37,13 +37,11 @@ class ThreadGroups:
 
     lanes: int
     family: str = "cp.async"
-    committed: NDArray[np.int64] = field(init=False)
     waits: list[Wait] = field(default_factory=list)
-    waited: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.committed = np.zeros(self.lanes, np.int64)
-        self.waited = np.full(self.lanes, -1, np.int32)
+        self.committed: NDArray[np.int64] = np.zeros(self.lanes, np.int64)
+        self.waited: NDArray[np.int32] = np.full(self.lanes, -1, np.int32)
 
     def commit(self, lanes: Ids | slice) -> None:
         """Close the current group of each of these threads."""

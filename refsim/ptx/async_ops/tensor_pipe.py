@@ -87,14 +87,13 @@ class TensorPipe:
     issued: int = 0
     loading: int = 0
     allocated: dict[int, Statement] = field(default_factory=dict)
-    reads: OperandReads | None = field(init=False)
     done: dict[int, dict[int, int]] = field(default_factory=dict)
     _memory: TensorMemory | None = None
     _order: TensorOrder | None = None
 
     def __post_init__(self) -> None:
         is_used = self.machine.code.has_tensor_memory and "race" not in self.machine.checks.off
-        self.reads = OperandReads(self.machine, self, OPERAND_RULE) if is_used else None
+        self.reads: OperandReads | None = OperandReads(self.machine, self, OPERAND_RULE) if is_used else None
 
     @property
     def memory(self) -> TensorMemory:

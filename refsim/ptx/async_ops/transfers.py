@@ -171,16 +171,13 @@ class Copies:
     machine: UnitHost
     policy: str
     choice: np.random.Generator | None
-    groups: ThreadGroups = field(init=False)
-    queue: Queue[AsyncCopy] = field(init=False)
-    counted: NDArray[np.int64] = field(init=False)
     issued: int = 0
     repeated: bool = False
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
-        self.queue = Queue(self.policy, self.choice)
-        self.counted = np.zeros(self.machine.geometry.lanes, np.int64)
+        self.queue: Queue[AsyncCopy] = Queue(self.policy, self.choice)
+        self.counted: NDArray[np.int64] = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Start copies of `size` bytes to shared addresses `to`; bytes from `given` on become zero."""

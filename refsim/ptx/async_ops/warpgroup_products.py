@@ -236,8 +236,6 @@ class TensorCores:
     machine: UnitHost
     policy: str
     choice: np.random.Generator | None
-    groups: ThreadGroups = field(init=False)
-    queue: Queue[ProductInFlight] = field(init=False)
     reads: OperandReads | None = None
     registers: RegisterWatch | None = None
     issued: int = 0
@@ -249,7 +247,7 @@ class TensorCores:
     def __post_init__(self) -> None:
         geometry = self.machine.geometry
         self.groups = ThreadGroups(geometry.count * geometry.warpgroups, "wgmma")
-        self.queue = Queue(self.policy, self.choice)
+        self.queue: Queue[ProductInFlight] = Queue(self.policy, self.choice)
         if self.machine.code.has_products:
             off = self.machine.checks.off
             self.reads = None if "race" in off else OperandReads(self.machine, self)

@@ -55,14 +55,11 @@ class FenceOrder:
     snapshot: Callable[[Ids], Knowledge]
     within: Array
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
-    before: Array = field(init=False)
-    seen: Array = field(init=False)
-    fresh: Bools = field(init=False)
     is_used: bool = False
 
     def __post_init__(self) -> None:
         self.before, self.seen = np.zeros(self.lanes, np.int32), np.zeros(self.lanes, np.int32)
-        self.fresh = np.zeros(self.lanes, np.bool_)
+        self.fresh: Bools = np.zeros(self.lanes, np.bool_)
 
     def fence(self, lanes: Ids) -> None:
         """Record that lanes execute a fence; its coverage is computed when the lane writes or meets others."""
@@ -126,7 +123,6 @@ class Clocks:
     released: dict[Key, Released]
     ignores_scopes: bool = False
     scopes: Iterable[int] = (CTA, CLUSTER, GPU)
-    rows: Rows = field(init=False)
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     answers: Answers = field(default_factory=Answers)
     learned: dict[tuple[int, Knowledge], int] = field(default_factory=dict)
@@ -134,7 +130,6 @@ class Clocks:
     pending: dict[int, dict[int, Released]] = field(default_factory=dict)
     gathered: dict[int, Gathered] = field(default_factory=dict)
     repeated: dict[tuple[int, Key], tuple[Knowledge, int]] = field(default_factory=dict)
-    fenced: dict[int, FenceOrder] = field(init=False)
 
     def __post_init__(self) -> None:
         self.first = self.geometry.first * self.geometry.threads

@@ -166,11 +166,10 @@ class Gathered:
     count: int
     cta: int = 0
     foreign: set[int] = field(default_factory=set)
-    warps: Array = field(init=False)
     lanes: list[Array] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.warps = np.zeros(self.count, np.int32)
+        self.warps: Array = np.zeros(self.count, np.int32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -322,9 +322,6 @@ class Proxies:
     orders: Orders
     grain: dict[str, int]
     stretches: dict[int, MarkedMemory] = field(default_factory=dict)
-    fences: ProxyFences = field(init=False)
-    maps: MapFences = field(init=False)
-    shared: MarkedMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self.clocks = self.orders.strict

@@ -75,12 +75,9 @@ class GridDependency:
     earlier: TouchedBytes | None
     leaves: bool
     waited: list[tuple[int, Ids]] = field(default_factory=list)
-    done: Bools = field(init=False)
-    has_let: Bools = field(init=False)
-    too_early: Bools = field(init=False)
 
     def __post_init__(self) -> None:
-        self.done = np.zeros(self.machine.geometry.lanes, np.bool_)
+        self.done: Bools = np.zeros(self.machine.geometry.lanes, np.bool_)
         self.has_let, self.too_early = np.zeros((2, self.machine.geometry.count), np.bool_)
         if self.leaves and self.history.touched is None:
             self.history.touched = TouchedBytes.nothing(self.machine.memory.end)

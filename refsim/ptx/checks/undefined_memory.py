@@ -6,7 +6,7 @@ uninitialized. A rule runs just before its instruction, so an undefined address 
 Rules for undefined bits that a copy engine moves from one memory to another."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,15 +33,12 @@ class Shadow:
 
     space: Space
     granule: int = GRANULE
-    bits: NDArray[np.uint8] = field(init=False)
-    origin: NDArray[np.int32] = field(init=False)
-    store: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
         size = len(self.space.bytes)
-        self.bits = np.full(size, 0xFF, np.uint8) if self.is_owned else zeros(size, np.uint8)
-        self.origin = zeros(size // self.granule, np.int32)
-        self.store = zeros(0 if self.is_owned else size // self.granule, np.int32)
+        self.bits: NDArray[np.uint8] = np.full(size, 0xFF, np.uint8) if self.is_owned else zeros(size, np.uint8)
+        self.origin: NDArray[np.int32] = zeros(size // self.granule, np.int32)
+        self.store: NDArray[np.int32] = zeros(0 if self.is_owned else size // self.granule, np.int32)
 
     @property
     def is_owned(self) -> bool:

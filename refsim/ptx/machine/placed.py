@@ -1,7 +1,7 @@
 """What all CTAs of a launch share: its code, memory and options, and the clusters that have not started, which waves start
 and running blocks may take over."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,7 +65,6 @@ class PendingClusters:
     cluster: int
     policy: str
     seed: int
-    choice: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
         self.choice = np.random.Generator(np.random.Philox((self.seed << 12) + _STREAM))

@@ -80,11 +80,10 @@ class Heap:
     starts: list[int] = field(default_factory=list)
     live: dict[int, HeapBlock] = field(default_factory=dict)
     freed: deque[HeapBlock] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    allowed: NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
         self.cursor = self.region.start + RED_ZONE
-        self.allowed = np.zeros(_up(self.region.end - self.region.start, ALIGN), np.uint8)
+        self.allowed: NDArray[np.uint8] = np.zeros(_up(self.region.end - self.region.start, ALIGN), np.uint8)
 
     # ---- malloc and free
     def take(self, size: int, align: int, statement: Statement, who: str) -> HeapBlock | None:

@@ -242,7 +242,6 @@ class Space:
     maps: set[int] = field(default_factory=set)
     freed: deque[Region] = field(default_factory=deque)
     sparse: Sparse | None = None
-    origin: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
         self.origin = np.array([self.base])

@@ -27,7 +27,7 @@ from refsim.layouts.tma import (
     im2col_map,
     tensor_map,
 )
-from refsim.ptx.memory.arrays import Array, Bools
+from refsim.ptx.memory.arrays import Bools
 from refsim.sources import PTX
 
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
@@ -46,8 +46,6 @@ class TensorMemory:
 
     ctas: int
     poison: int
-    words: Array = field(init=False)
-    unwritten: Bools = field(init=False)
     bits: NDArray[np.uint32] | None = None
     events: NDArray[np.int32] | None = None
     blocks: dict[int, dict[int, int]] = field(default_factory=dict)

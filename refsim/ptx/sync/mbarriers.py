@@ -85,10 +85,9 @@ class PhaseWaits:
 
     machine: Machine
     seen: dict[int, tuple[Array, Array]] = field(default_factory=dict)
-    arrivals: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arrivals = np.zeros(self.machine.geometry.lanes, np.int64)
+        self.arrivals: Array = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def arrived(self, lanes: Ids) -> None:
         """Count an arrival of lanes at any object."""
@@ -202,8 +201,6 @@ class Mbarriers:
     delayed: list[Delayed] = field(default_factory=list)
     positions: Array | None = None
     asked: dict[int, tuple[int, int, Statement]] = field(default_factory=dict)
-    arrivals: Arrivals = field(init=False)
-    waits: PhaseWaits = field(init=False)
 
     def __post_init__(self) -> None:
         self.arrivals, self.waits = Arrivals(self.machine), PhaseWaits(self.machine)

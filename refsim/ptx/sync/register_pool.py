@@ -37,16 +37,14 @@ class RegisterPool:
     lanes) that wait, the longest first."""
 
     machine: Scheduler
-    held: Array = field(init=False)
-    over: Array = field(init=False)
     done: dict[int, list[tuple[int, Statement]]] = field(default_factory=dict)
     queue: list[tuple[int, int, int, Ids]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         geometry = self.machine.geometry
         self.entry = registers_at_entry(self.machine.code.function)
-        self.held = np.full(geometry.count * geometry.warps, self.entry or 0, np.int64)
-        self.over = np.zeros(geometry.count, np.int64)
+        self.held: Array = np.full(geometry.count * geometry.warps, self.entry or 0, np.int64)
+        self.over: Array = np.zeros(geometry.count, np.int64)
 
     def change(self, lanes: Lanes, count: int, *, grows: bool) -> None:
         """Let whole warps ask for `count` registers a thread (`grows`), or give up all beyond."""
