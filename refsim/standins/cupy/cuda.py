@@ -36,7 +36,8 @@ _OWN = names_in("""
 __all__ = sorted([*_FOUND, *_OWN])  # noqa: PLE0605
 
 
-is_available = always(True)
+def is_available() -> bool:
+    return True
 
 
 def get_local_runtime_version() -> int:
