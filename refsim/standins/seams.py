@@ -22,6 +22,11 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def pairs_in(text: str) -> dict[str, str]:
+    """Return the words of a text as a table: `add:+ sub:-` is {"add": "+", "sub": "-"}."""
+    return {name: value for name, _, value in (word.partition(":") for word in text.split())}
+
+
 def gathered(package: str, homes: Mapping[str, str]) -> dict[str, Any]:
     """Return what modules of a package define, by name; `homes` lists the names of each module."""
     pairs = [(f"{package}.{home}", name) for home, text in homes.items() for name in names_in(text)]
@@ -30,41 +35,21 @@ def gathered(package: str, homes: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Seam:
-    """A module of another package, and refsim's module in its place; `whole` refuses all its other submodules."""
+    """A module of another package, and refsim's module in its place; all its other submodules are refused."""
 
     name: str
     module: str
-    whole: bool = True
 
 
-SEAMS = (
-    Seam("cupy", "refsim.standins.cupy"),
-    Seam("cupy.cuda", "refsim.standins.cupy.cuda"),
-    Seam("cupy.cuda.compiler", "refsim.standins.cupy.compiler"),
-    Seam("cupy.cuda.device", "refsim.standins.cupy.device"),
-    Seam("cupy.cuda.driver", "refsim.standins.cupy.driver"),
-    Seam("cupy.cuda.memory", "refsim.standins.cupy.pool"),
-    Seam("cupy.cuda.runtime", "refsim.standins.cupy.runtime"),
-    Seam("cupy.cuda.stream", "refsim.standins.cupy.device"),
-    Seam("cupy.fft", "refsim.standins.cupy.fft"),
-    Seam("cupy.linalg", "refsim.standins.cupy.linalg"),
-    Seam("cupy.random", "refsim.standins.cupy.random"),
-    Seam("cupy.testing", "refsim.standins.cupy.testing"),
-    Seam("cupyx", "refsim.standins.cupyx"),
-    Seam("cupyx.profiler", "refsim.standins.cupyx.profiler"),
-    Seam("pycuda", "refsim.standins.pycuda"),
-    Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
-    Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
-    Seam("pycuda.characterize", "refsim.standins.pycuda.characterize"),
-    Seam("pycuda.compiler", "refsim.standins.pycuda.compiler"),
-    Seam("pycuda.cumath", "refsim.standins.pycuda.cumath"),
-    Seam("pycuda.curandom", "refsim.standins.pycuda.curandom"),
-    Seam("pycuda.driver", "refsim.standins.pycuda.driver"),
-    Seam("pycuda.elementwise", "refsim.standins.pycuda.elementwise"),
-    Seam("pycuda.gpuarray", "refsim.standins.pycuda.gpuarray"),
-    Seam("pycuda.reduction", "refsim.standins.pycuda.reduction"),
-    Seam("pycuda.tools", "refsim.standins.pycuda.tools"),
-)
+_HOMES = pairs_in("""
+    cupy cupy.cuda cupy.cuda.compiler:cupy.compiler cupy.cuda.device:cupy.device cupy.cuda.driver:cupy.driver
+    cupy.cuda.memory:cupy.pool cupy.cuda.runtime:cupy.runtime cupy.cuda.stream:cupy.device cupy.fft cupy.linalg
+    cupy.random cupy.testing cupyx cupyx.profiler pycuda pycuda.autoinit pycuda.autoprimaryctx:pycuda.autoinit
+    pycuda.characterize pycuda.compiler pycuda.cumath pycuda.curandom pycuda.driver pycuda.elementwise
+    pycuda.gpuarray pycuda.reduction pycuda.tools
+""")
+"""The replaced modules, each with its module of refsim.standins where that has another name."""
+SEAMS = tuple(Seam(name, f"refsim.standins.{home or name}") for name, home in _HOMES.items())
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ HOOKS = (
 _HOOKS = {row.name: row for row in HOOKS}
 _BY_NAME = {row.name: row for row in SEAMS}
 _OF_MODULES = {row.module: row.name for row in SEAMS}
-_WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
+_WHOLE = tuple(f"{row.name}." for row in SEAMS)
 _ABSENT = ("cupy_backends",)
 """Packages that are installed with one of these packages and have no stand-in."""
 

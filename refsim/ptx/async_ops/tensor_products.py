@@ -16,10 +16,9 @@ from refsim.ptx.async_ops.torn_products import Operands, OperandsAsked, Sides, s
 from refsim.ptx.checks.undefined import Key
 from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.matrix_operands import MetadataError, tensor_positions
+from refsim.ptx.execution.matrix_operands import DescriptorError, MetadataError, tensor_positions
 from refsim.ptx.execution.tensor_cells import MISUSE, CopyAsked, TensorBox, check_held
 from refsim.ptx.execution.tensor_product import (
-    DescriptorError,
     ProductAsked,
     TensorForm,
     bytes_used,

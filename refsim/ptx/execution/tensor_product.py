@@ -351,20 +351,6 @@ class ProductAsked:
 _CHUNK, _WORD = 16, 32  # bytes, bits
 _CORE_ROWS = 8  # rows that the stride of a descriptor moves by
 COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x128b": 32}
-__all__ = [
-    "COPY_ROWS",
-    "DescriptorError",
-    "bytes_used",
-    "chunk_rows",
-    "chunks_of",
-    "codes_in_columns",
-    "codes_in_shared",
-    "event_matrix",
-    "fields_in_columns",
-    "is_assumed",
-    "row_chunks",
-    "shifted_chunks",
-]
 
 
 def chunks_of(word: int, form: TensorForm, side: str) -> Array:

@@ -21,24 +21,9 @@ MAX_DEPTH = 64
 WARP_SIZE = 32
 _MASK = (1 << 64) - 1
 _PRECEDENCE = {
-    "||": 1,
-    "&&": 2,
-    "|": 3,
-    "^": 4,
-    "&": 5,
-    "==": 6,
-    "!=": 6,
-    "<": 7,
-    "<=": 7,
-    ">": 7,
-    ">=": 7,
-    "<<": 8,
-    ">>": 8,
-    "+": 9,
-    "-": 9,
-    "*": 10,
-    "/": 10,
-    "%": 10,
+    mark: level
+    for level, marks in enumerate(("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %"), 1)
+    for mark in marks.split()
 }
 _COMPARISONS: dict[str, Callable[[int | float, int | float], bool]] = {
     "==": operator.eq,

@@ -8,33 +8,19 @@ from numpy.typing import NDArray
 
 from refsim.standins.cupy import delegation
 from refsim.standins.cupy.arrays import kind_of, ndarray
-from refsim.standins.seams import names_in
+from refsim.standins.seams import names_in, pairs_in
 from refsim.standins.session import current
 
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "true_divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "matmul": "matmul",
-}
-_COMPARISONS = {
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
-_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+_OPERATORS = pairs_in("""
+    add:add sub:subtract mul:multiply truediv:true_divide floordiv:floor_divide mod:remainder pow:power
+    lshift:left_shift rshift:right_shift and:bitwise_and or:bitwise_or xor:bitwise_xor matmul:matmul
+""")
+_COMPARISONS = pairs_in("""
+    eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal
+""")
+_UNARY = pairs_in("""
+    neg:negative pos:positive abs:absolute invert:invert
+""")
 _METHODS = names_in("""
     all any argmax argmin argpartition argsort choose clip compress conj conjugate cumprod cumsum diagonal dot flatten
     max mean min nonzero prod ravel repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose

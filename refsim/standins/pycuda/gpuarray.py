@@ -21,7 +21,7 @@ from refsim.standins.pycuda.driver import memcpy_dtod
 from refsim.standins.pycuda.elementwise import PycudaElementwise
 from refsim.standins.pycuda.reduction import PycudaReduction
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.seams import refusing
+from refsim.standins.seams import pairs_in, refusing
 from refsim.standins.session import current
 
 __all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
@@ -29,18 +29,9 @@ __getattr__ = refusing("pycuda.gpuarray")
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_BASES = {
-    "char": "i1",
-    "uchar": "u1",
-    "short": "i2",
-    "ushort": "u2",
-    "int": "i4",
-    "uint": "u4",
-    "longlong": "i8",
-    "ulonglong": "u8",
-    "float": "f4",
-    "double": "f8",
-}
+_BASES = pairs_in("""
+    char:i1 uchar:u1 short:i2 ushort:u2 int:i4 uint:u4 longlong:i8 ulonglong:u8 float:f4 double:f8
+""")
 
 
 class vec:  # noqa: N801 - PyCUDA's own name
