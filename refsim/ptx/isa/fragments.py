@@ -22,7 +22,6 @@ from refsim.ptx.isa.products import (
     multiply_in_turn,
     multiply_scaled,
     multiply_sparse,
-    multiply_sparse_scaled,
     unrecorded,
 )
 from refsim.ptx.memory.arrays import Array
@@ -125,10 +124,7 @@ def sparse_product(
 
     def compute(arithmetic: str) -> Array:
         """Multiply in one arithmetic."""
-        target = lanes.machine.target
-        if scales is None:
-            return multiply_sparse(a, b, c, positions, kind, k, target, arithmetic)
-        return multiply_sparse_scaled(a, b, c, positions, scales, kind, k, target, arithmetic)
+        return multiply_sparse(a, b, c, positions, kind, k, lanes.machine.target, arithmetic, scales)
 
     return _known(lanes, kind, k, compute, is_sparse=True)
 

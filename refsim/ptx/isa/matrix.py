@@ -173,24 +173,21 @@ def _mma_family(shape: MmaShape, group: tuple[str, ...], accumulator: str) -> No
         stacks=True,
     )
 
-    def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
-        """Return D = A B + C for the matrices of each warp: A row by row, B column by column."""
-        return multiplied(lanes, (a, b, c), mma_kind(choice, choice, accumulator), shape)
-
-    def mma_integer(
-        lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str, satfinite: bool
+    def mma(
+        lanes: Lanes,
+        a: list[Array],
+        b: list[Array],
+        c: list[Array],
+        *,
+        a_type: str = choice,
+        b_type: str = choice,
+        satfinite: bool = False,
     ) -> list[Array]:
-        """Return D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
+        """Return D = A B + C for the matrices of each warp: A row by row, B column by column. Two formats of 8 bits may be
+        mixed. A sum of integers wraps to 32 bits, or is clamped with .satfinite."""
         return multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator, satfinite), shape)
 
-    def mma_mixed(
-        lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str
-    ) -> list[Array]:
-        """Return D = A B + C over FP8 codes, in any combination of the two formats: A row by row, B column by
-        column."""
-        return multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator), shape)
-
-    register(mma_integer if saturates else mma_mixed if len(group) > 1 else mma)
+    register(mma)
 
 
 for _shape, _group, _accumulator in _families():

@@ -149,18 +149,28 @@ def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, a
 
 
 def multiply_sparse(
-    a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, target: str, arithmetic: str
+    a: Array,
+    b: Array,
+    c: Array,
+    positions: Array,
+    kind: MmaKind,
+    k: int,
+    target: str,
+    arithmetic: str,
+    scales: "Scales | None" = None,
 ) -> Array:
     """Return D (warps, M, N) = A B^T + C for a sparse A: a (warps, M, stored) has the elements of A at `positions`.
 
     positions count inside the groups; `k` is the instruction's own. Integer and exact sums multiply each row by the
-    elements of B that it meets.
+    elements of B that it meets. A's `scales` belong to blocks of stored elements. Each scale of B covers twice as many
+    elements: as many as a block of A has in the whole row.
     """
     if arithmetic == "silicon" and not kind.a.is_integer:
-        how: dict[str, Any] = {"a_format": kind.a, "b_format": kind.b, "d_format": kind.d, "metadata": positions}
-        result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
-        return result
+        return _silicon(a, b, c, kind, k, target, scales, positions)
     rows = met_rows(a, b, c, positions, kind)
+    if scales is not None:
+        own = Scales(scales.a.reshape(-1, 1, scales.a.shape[-1]), scales.b.repeat(a.shape[-2], axis=0), scales.format)
+        return exact_scaled(*rows, own, kind, a.shape[-1]).reshape(c.shape)
     return (_integers(*rows, kind) if kind.a.is_integer else exact(*rows, kind)).reshape(c.shape)
 
 
@@ -174,11 +184,27 @@ def met_rows(a: Array, b: Array, c: Array, positions: Array, kind: MmaKind) -> t
     )
 
 
-def _silicon(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str) -> Array:
-    result: Array = numerics.mma(
-        a, b, c, unit=kind.unit, a_format=kind.a, b_format=kind.b, d_format=kind.d, target=target, k=k
-    )
+def _silicon(
+    a: Array,
+    b: Array,
+    c: Array,
+    kind: MmaKind,
+    k: int,
+    target: str,
+    scales: "Scales | None" = None,
+    positions: Array | None = None,
+) -> Array:
+    more = _formats(kind, scales)
+    result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, metadata=positions, **more)
     return result
+
+
+def _formats(kind: MmaKind, scales: "Scales | None" = None) -> dict[str, Any]:
+    """Return what the numerics need of a kind, and of scales: formats and codes."""
+    found: dict[str, Any] = {"a_format": kind.a, "b_format": kind.b, "d_format": kind.d}
+    if scales is not None:
+        found |= {"a_scale": scales.a, "b_scale": scales.b, "scale_format": scales.format}
+    return found
 
 
 def _live_rows(a: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
@@ -337,7 +363,7 @@ def lowest_bits(values: Doubles, bits: int) -> NDArray[np.int64]:
 
 
 def _definition(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
-    result: Array = numerics.exact_product(a, b, c, a_format=kind.a, b_format=kind.b, d_format=kind.d)
+    result: Array = numerics.exact_product(a, b, c, **_formats(kind))
     return result
 
 
@@ -430,38 +456,7 @@ def multiply_scaled(
     / blocks codes has one scale. `k` is the depth of one instruction, which a chain repeats."""
     if arithmetic == "exact":
         return exact_scaled(a, b, c, scales, kind, k)
-    result: Array = numerics.mma(
-        a, b, c, unit=kind.unit, target=target, k=k, d_format=kind.d, **_given(a, b, scales, kind)
-    )
-    return result
-
-
-def multiply_sparse_scaled(
-    a: Array, b: Array, c: Array, positions: Array, scales: Scales, kind: MmaKind, k: int, target: str, arithmetic: str
-) -> Array:
-    """Return `multiply_scaled` of one instruction whose A is sparse: `a` has the stored elements.
-
-    A's scales belong to blocks of stored elements. Each scale of B covers twice as many elements: as many as a block of
-    A has in the whole row.
-    """
-    if arithmetic == "exact":
-        rows = met_rows(a, b, c, positions, kind)
-        own = scales.a.reshape(-1, 1, scales.a.shape[-1])
-        others = scales.b.repeat(a.shape[-2], axis=0)
-        return exact_scaled(*rows, Scales(own, others, scales.format), kind, a.shape[-1]).reshape(c.shape)
-    how = _given(a, b, scales, kind) | {"metadata": positions, "d_format": kind.d}
-    result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
-    return result
-
-
-def _given(a: Array, b: Array, scales: Scales, kind: MmaKind) -> dict[str, Any]:
-    return {
-        "a_format": kind.a,
-        "b_format": kind.b,
-        "a_scale": scales.a,
-        "b_scale": scales.b,
-        "scale_format": scales.format,
-    }
+    return _silicon(a, b, c, kind, k, target, scales)
 
 
 def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
@@ -475,7 +470,7 @@ def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k:
             own = Scales(part.a[warp, row][:, None], part.b[warp, column][:, None], scales.format)
             codes = a[warp, row, some][:, None], b[warp, column, some][:, None]
             addend = c[warp, row, column][:, None, None]
-            single = numerics.exact_product(*codes, addend, d_format=kind.d, **_given(*codes, own, kind))
+            single = numerics.exact_product(*codes, addend, **_formats(kind, own))
             d[warp, row, column] = single[:, 0, 0]
         c = d
     return c
