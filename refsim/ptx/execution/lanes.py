@@ -293,21 +293,11 @@ def is_left_out(lanes: Lanes, mask: Array) -> Bools:
     return np.asarray((lanes.full(mask).astype(np.int64) >> lanes.laneid) & 1 == 0)
 
 
-# ---- the machine, as instruction implementations see it
+# ---- the machine, as instruction implementations see it. Where arguments are left open here, the part itself lists them.
 class Barriers(Protocol):
     """The named barriers of every CTA."""
 
-    def arrive(
-        self,
-        lanes: Lanes,
-        number: NDArray[np.uint32],
-        count: NDArray[np.uint32] | None,
-        *,
-        wait: bool,
-        value: Bools | None = None,
-    ) -> None:
-        """Count the lanes at barrier `number`, and hold them if they `wait`; `value`: the predicate to reduce."""
-
+    def arrive(self, lanes: Lanes, *given: Any, **more: Any) -> None: ...
     def waiting(self) -> list[tuple[int, Ids]]: ...
     def question(self, lane: int) -> str: ...
 
@@ -353,32 +343,14 @@ class Mbarriers(Protocol):
 
     @property
     def arrivals(self) -> Arrivals: ...
-
     def before(self, access: Access) -> None: ...
     def question(self, lane: int) -> str: ...
     def missing(self, lane: int) -> list[tuple[Ids, Statement]]: ...
     def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None: ...
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None: ...
-    def arrive(
-        self,
-        lanes: Lanes,
-        space: str,
-        addresses: Array,
-        count: Array,
-        meaning: Semantics,
-        *,
-        drop: bool = False,
-        transactions: Array | None = None,
-        completes: bool = True,
-    ) -> Array:
-        """Arrive `count` times, and return the states before; `drop` lowers the count of later phases."""
-
+    def arrive(self, lanes: Lanes, *given: Any, **more: Any) -> Array: ...
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None: ...
-    def test(
-        self, lanes: Lanes, space: str, addresses: Array, asked: Array, meaning: Semantics, *, parity: bool
-    ) -> Array:
-        """Return whether the phase of the state, or parity, `asked` is complete."""
-
+    def test(self, lanes: Lanes, *given: Any, **more: Any) -> Array: ...
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None: ...
 
 
@@ -417,40 +389,10 @@ class CopyEngine(Protocol):
     def respond(
         self, one: "Lanes", to: int, barrier: int, response: bytes, mask: int | None, *, failed: bool
     ) -> None: ...
-    def run(
-        self,
-        lanes: Any,
-        to: tuple[str, Array],
-        source: tuple[str, Array],
-        amount: Array,
-        *,
-        barrier: Array | None = None,
-        mask: Array | None = None,
-        reduction: tuple[str, str] | None = None,
-    ) -> None:
-        """Start copies of `amount` bytes, each end given as (state space, addresses)."""
-
-    def box(
-        self,
-        lanes: Any,
-        map_address: Array,
-        coordinates: list[Array],
-        shared: Array,
-        *,
-        barrier: Array | None = None,
-        mask: Array | None = None,
-        reduction: str | None = None,
-        offsets: list[Array] | None = None,
-        group: str | None = None,
-    ) -> None:
-        """Start copies of boxes: into shared memory if there is a `barrier`, else out of it."""
-
+    def run(self, lanes: Lanes, *given: Any, **more: Any) -> None: ...
+    def box(self, lanes: Lanes, *given: Any, **more: Any) -> None: ...
     def send(self, lanes: Any, to: Array, words: Array, barrier: Array, update: Any = None) -> None: ...
-    def look(
-        self, lanes: Any, map_address: Array, coordinates: list[Array] | None = None, offsets: list[Array] | None = None
-    ) -> None:
-        """Check the tensor map, and the box if there are coordinates, of a prefetch."""
-
+    def look(self, lanes: Lanes, *given: Any, **more: Any) -> None: ...
     def map_changes(self, lanes: Any, space: str, address: int) -> None: ...
     def hint(self, lanes: Any, address: Array, amount: Array) -> None: ...
     def commit(self, lanes: Any) -> None: ...
