@@ -14,17 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from refsim.errors import RefsimError
+from refsim.ptx.text.words import pairs_in
 from refsim.standins.session import current
 
 
 def names_in(text: str) -> frozenset[str]:
     """Return the words of a text: a table of names."""
     return frozenset(text.split())
-
-
-def pairs_in(text: str) -> dict[str, str]:
-    """Return the words of a text as a table: `add:+ sub:-` is {"add": "+", "sub": "-"}."""
-    return {name: value for name, _, value in (word.partition(":") for word in text.split())}
 
 
 def gathered(package: str, homes: Mapping[str, str]) -> dict[str, Any]:
@@ -144,7 +140,7 @@ def _hooked(row: Hook, path: Sequence[str] | None) -> ModuleSpec | None:
 
 def install() -> None:
     """Put the stand-ins before everything that is imported from now on; RefsimError `seam-too-late`."""
-    late = [row.name for row in (*SEAMS, *HOOKS) if row.name in sys.modules]
+    late = [name for name in (*_BY_NAME, *_HOOKS) if name in sys.modules]
     if late:
         raise RefsimError("seam-too-late", f"{late[0]} is imported already", rule="stand-ins come before the program")
     sys.meta_path.insert(0, StandInFinder())

@@ -11,6 +11,7 @@ from refsim.cli.delivery import Answer
 from refsim.compare import Element, Mismatch
 from refsim.errors import RefsimError, counted
 from refsim.kernels import Kernel
+from refsim.ptx.text.words import words_in
 from refsim.render import (
     Cell,
     Column,
@@ -208,21 +209,10 @@ COLUMNS = (
     Column("replay", text=False, of=lambda each: each.verdict.replay or None),
     Column("checks", text=False, of=lambda each: ", ".join(each.verdict.checks) or "none"),
 )
-DEVICE_KEYS = (
-    "device",
-    "arithmetic",
-    "without",
-    "driver",
-    "compiler",
-    "ptx_origin",
-    "ptx_target",
-    "ptx_flags",
-    "ptx_sha256",
-    "assembler",
-    "cubin_flags",
-    "cubin_sha256",
-    "host",
-)
+DEVICE_KEYS = words_in("""
+    device arithmetic without driver compiler ptx_origin ptx_target ptx_flags ptx_sha256 assembler cubin_flags
+    cubin_sha256 host
+""")
 _SEVERITY = (70, 2, 3, 1, 4, 5)
 
 

@@ -3,40 +3,13 @@
 from functools import cache
 from importlib import import_module
 
-INSTRUCTION_FAMILIES = (
-    "integer",
-    "video",
-    "logic",
-    "predicate",
-    "real",
-    "half",
-    "convert",
-    "move",
-    "memory",
-    "atomic",
-    "control",
-    "warp",
-    "barrier",
-    "proxy_fence",
-    "matrix",
-    "sparse",
-    "block_scale",
-    "wmma",
-    "async_copy",
-    "cluster",
-    "warpgroup",
-    "async_store",
-    "runtime",
-    "heap",
-    "mbarrier",
-    "wgmma",
-    "tensor_memory",
-    "tensor_core",
-    "bulk_copy",
-    "tensor_copy",
-    "tensor_map",
-    "launch_control",
-)
+from refsim.ptx.text.words import words_in
+
+INSTRUCTION_FAMILIES = words_in("""
+    integer video logic predicate real half convert move memory atomic control warp barrier proxy_fence matrix
+    sparse block_scale wmma async_copy cluster warpgroup async_store runtime heap mbarrier wgmma tensor_memory
+    tensor_core bulk_copy tensor_copy tensor_map launch_control
+""")
 
 
 @cache

@@ -15,6 +15,7 @@ from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
+from refsim.ptx.text.words import pairs_in
 from refsim.sources import PTX
 
 Update = Callable[[Array, Array, Array | None], Array]
@@ -327,18 +328,10 @@ for _operations, _types in _VECTORS:
 
 
 # The PTX type of each element type of a tensor map that can be reduced.
-MAP_TYPES = {
-    "uint32": "u32",
-    "int32": "s32",
-    "uint64": "u64",
-    "int64": "s64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float64": "f64",
-    "float32_ftz": "f32",
-    "tfloat32": "f32",
-}
+MAP_TYPES = pairs_in("""
+    uint32:u32 int32:s32 uint64:u64 int64:s64 float16:f16 bfloat16:bf16 float32:f32 float64:f64 float32_ftz:f32
+    tfloat32:f32
+""")
 _BITWISE = ("and", "or", "xor")
 
 

@@ -26,6 +26,7 @@ from refsim.ptx.text.syntax import (
     Symbol,
     Vector,
 )
+from refsim.ptx.text.words import words_in
 
 _PARTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 MAX_DIGITS = 9
@@ -128,31 +129,10 @@ def labels_ahead(tokens: list[Token], start: int) -> dict[int, dict[str, str]]:
     return found
 
 
-_SPECIAL_FAMILIES = (
-    "tid",
-    "ntid",
-    "ctaid",
-    "nctaid",
-    "laneid",
-    "warpid",
-    "nwarpid",
-    "smid",
-    "nsmid",
-    "gridid",
-    "lanemask",
-    "clock",
-    "globaltimer",
-    "dynamic_smem_size",
-    "total_smem_size",
-    "aggr_smem_size",
-    "cluster",
-    "nclusterid",
-    "is_explicit",
-    "current_graph_exec",
-    "envreg",
-    "pm",
-    "reserved_smem",
-)
+_SPECIAL_FAMILIES = words_in("""
+    tid ntid ctaid nctaid laneid warpid nwarpid smid nsmid gridid lanemask clock globaltimer dynamic_smem_size
+    total_smem_size aggr_smem_size cluster nclusterid is_explicit current_graph_exec envreg pm reserved_smem
+""")
 
 
 _register = lru_cache(maxsize=1 << 16)(Register)  # named again and again: a third of the time that Register() takes

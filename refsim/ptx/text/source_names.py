@@ -16,48 +16,12 @@ import numpy as np
 
 from refsim.errors import RefsimError, unknown
 from refsim.ptx.text.lexer import Token
+from refsim.ptx.text.words import pairs_in
 
-_OPERATORS = {
-    "pl": "+",
-    "mi": "-",
-    "ml": "*",
-    "dv": "/",
-    "rm": "%",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "gt": ">",
-    "le": "<=",
-    "ge": ">=",
-    "cl": "()",
-    "ix": "[]",
-    "aS": "=",
-    "pL": "+=",
-    "mI": "-=",
-    "mL": "*=",
-    "dV": "/=",
-    "ls": "<<",
-    "rs": ">>",
-    "pp": "++",
-    "mm": "--",
-    "ng": "-",
-    "ps": "+",
-    "de": "*",
-    "ad": "&",
-    "an": "&",
-    "or": "|",
-    "eo": "^",
-    "nt": "!",
-    "aa": "&&",
-    "oo": "||",
-    "pt": "->",
-    "lS": "<<=",
-    "rS": ">>=",
-    "aN": "&=",
-    "oR": "|=",
-    "eO": "^=",
-    "rM": "%=",
-}
+_OPERATORS = pairs_in("""
+    pl:+ mi:- ml:* dv:/ rm:% eq:== ne:!= lt:< gt:> le:<= ge:>= cl:() ix:[] aS:= pL:+= mI:-= mL:*= dV:/= ls:<< rs:>>
+    pp:++ mm:-- ng:- ps:+ de:* ad:& an:& or:| eo:^ nt:! aa:&& oo:|| pt:-> lS:<<= rS:>>= aN:&= oR:|= eO:^= rM:%=
+""")
 MAX_NAME_DEPTH = 8
 _LENGTH = re.compile(r"\d{1,6}")
 _LEAF = re.compile(r"L[a-z]n?\d+E|[ST]\w?_")  # a literal argument, an earlier part or parameter

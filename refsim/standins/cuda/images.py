@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.launch_rules import MAX_THREADS, ctas_per_sm
+from refsim.ptx.text.words import pairs_in
 from refsim.standins.seams import always, names_in, refusing
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
@@ -199,23 +200,12 @@ class Linker:
 
 
 _FLAGS = {
-    "debug": "--device-debug",
-    "define_macro": "--define-macro",
-    "device_as_default_execution_space": "--device-as-default-execution-space",
-    "diag_suppress": "--diag-suppress",
-    "extra_device_vectorization": "--extra-device-vectorization",
-    "fma": "--fmad",
-    "ftz": "--ftz",
-    "include_path": "--include-path",
-    "max_register_count": "--maxrregcount",
-    "pre_include": "--pre-include",
-    "prec_div": "--prec-div",
-    "prec_sqrt": "--prec-sqrt",
-    "relocatable_device_code": "--relocatable-device-code",
-    "restrict": "--restrict",
-    "std": "--std",
-    "undefine_macro": "--undefine-macro",
-    "use_fast_math": "--use_fast_math",
+    name: f"--{flag or name.replace('_', '-')}"
+    for name, flag in pairs_in("""
+        debug:device-debug define_macro device_as_default_execution_space diag_suppress extra_device_vectorization
+        fma:fmad ftz include_path max_register_count:maxrregcount pre_include prec_div prec_sqrt
+        relocatable_device_code restrict std undefine_macro use_fast_math:use_fast_math
+    """).items()
 }
 """Options of cuda.core as NVRTC's flags."""
 _WITH_A_VALUE = {"fma", "ftz", "prec_div", "prec_sqrt", "relocatable_device_code"}

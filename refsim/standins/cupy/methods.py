@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.text.words import pairs_in
 from refsim.standins.cupy import delegation
 from refsim.standins.cupy.arrays import kind_of, ndarray
-from refsim.standins.seams import names_in, pairs_in
+from refsim.standins.seams import names_in
 from refsim.standins.session import current
 
 _OPERATORS = pairs_in("""

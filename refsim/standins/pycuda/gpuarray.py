@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.text.words import pairs_in
 from refsim.standins.pycuda.arrays import (
     GPUArray,
     arange,
@@ -21,7 +22,7 @@ from refsim.standins.pycuda.driver import memcpy_dtod
 from refsim.standins.pycuda.elementwise import PycudaElementwise
 from refsim.standins.pycuda.reduction import PycudaReduction
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.seams import pairs_in, refusing
+from refsim.standins.seams import refusing
 from refsim.standins.session import current
 
 __all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]

@@ -21,6 +21,7 @@ from refsim.layouts.families import Fragment, fragment, fragments
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
 from refsim.layouts.tiles import K, atom_rows, check_major
+from refsim.ptx.text.words import words_in
 from refsim.render import facts_of
 from refsim.render.svg import DARK, LIGHT, PALETTE_HUES, SHADES, fill
 
@@ -123,19 +124,11 @@ def _refusal(pattern: Swizzle) -> str:
     return ""
 
 
-SCRIPTS = (
-    "model.js",
-    "dump.js",
-    "grid.js",
-    "panel.js",
-    "fragment.js",
-    "format.js",
-    "swizzle.js",
-    "scales.js",
-    "descriptor.js",
-    "dump_view.js",
-    "address.js",
-    "page.js",
+SCRIPTS = tuple(
+    f"{name}.js"
+    for name in words_in("""
+    model dump grid panel fragment format swizzle scales descriptor dump_view address page
+""")
 )
 
 
