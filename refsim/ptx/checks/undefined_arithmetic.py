@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full, outcomes, varying
+from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full, outcomes, rule_of, varying
 from refsim.ptx.execution.types import PtxType
 from refsim.ptx.memory.arrays import Array
 
@@ -119,24 +119,22 @@ def _negated(a: Known) -> Known:
     return _sum(a.inverted(), Known(one - one, one - one), Known(one, one - one))[0]
 
 
-def summed(subtract: bool = False) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+@exact
+def summed(operands: RuleOperands, subtract: bool = False) -> list[Any]:
     """Return the rule of add or sub, with or without the carry flag. A difference is a + ~b + 1."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        a, b = _source(operands, 0), _source(operands, 1)
-        dtype = a.least.dtype
-        if subtract and operands.same[1] == 0 and operands.names[-1] != "cc":
-            return operands.answer(a.mask ^ a.mask, np.zeros(1, bool))[: len(operands.results)]
-        one = np.ones(1, dtype)
-        carry = Known(one, one - one) if subtract else None
-        if operands.names[-1] == "cc":
-            carry = _source(operands, len(operands.names) - 1).mapped(lambda bits: bits.astype(dtype))
-        total, over = _sum(a, b.inverted() if subtract else b, carry)
-        if operands.types[0].lanes > 1:
-            return _packed(operands, total.mask)
-        return operands.answer(total.mask, over)[: len(operands.results)]
-
-    return exact(rule)
+    a, b = _source(operands, 0), _source(operands, 1)
+    dtype = a.least.dtype
+    if subtract and operands.same[1] == 0 and operands.names[-1] != "cc":
+        return operands.answer(a.mask ^ a.mask, np.zeros(1, bool))[: len(operands.results)]
+    one = np.ones(1, dtype)
+    carry = Known(one, one - one) if subtract else None
+    if operands.names[-1] == "cc":
+        carry = _source(operands, len(operands.names) - 1).mapped(lambda bits: bits.astype(dtype))
+    total, over = _sum(a, b.inverted() if subtract else b, carry)
+    if operands.types[0].lanes > 1:
+        return _packed(operands, total.mask)
+    return operands.answer(total.mask, over)[: len(operands.results)]
 
 
 @exact
@@ -196,34 +194,30 @@ def monotone(operands: RuleOperands) -> list[Any]:
     return operands.answer(_between(operands))
 
 
-def multiplied(used: int = 0, is_saturated: bool = False) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def multiplied(operands: RuleOperands, used: int = 0, is_saturated: bool = False) -> list[Any]:
     """Return the rule of mul and mad, and of their carry. `used`: the low bits of each factor that are read (0: all).
     Any undefined bit of a 64-bit product leaves its whole upper half open, and that of a saturated sum the sum."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the masks of the product or the sum, and of its carry."""
-        a, b, type, (_, result) = _source(operands, 0), _source(operands, 1), operands.types[0], operands.results[0]
-        half = "hi" if is_saturated else operands.keywords.get("half")
-        if half == "hi" and type.bits == 64:
-            mask = full(((a.mask | b.mask) != 0) & (a.most != 0) & (b.most != 0), result)
-            rest = [operands.zeros(at) for at in range(2, len(operands.types))]
-            product = Known(outcomes(operands, [a.least, b.least, *rest])[0] & ~mask, mask)
-        else:
-            factors = (_widened(each, type, used, half != "lo" or used > 0) for each in (a, b))
-            down = np.uint64(0 if half != "hi" else 16 if used else type.bits)
-            product = _product(*factors).mapped(lambda each: (each >> down).astype(result.bits_dtype))
-        names = list(operands.names)
-        if "c" not in names:
-            return operands.answer(product.mask)
-        c, carry = _source(operands, 2), None
-        if is_saturated:
-            return operands.answer(full((product.mask | c.mask) != 0, result))
-        if "cc" in names:
-            carry = _source(operands, names.index("cc")).mapped(lambda each: each.astype(result.bits_dtype))
-        total, over = _sum(product, c, carry)
-        return operands.answer(total.mask, over)[: len(operands.results)]
-
-    return rule
+    a, b, type, (_, result) = _source(operands, 0), _source(operands, 1), operands.types[0], operands.results[0]
+    half = "hi" if is_saturated else operands.keywords.get("half")
+    if half == "hi" and type.bits == 64:
+        mask = full(((a.mask | b.mask) != 0) & (a.most != 0) & (b.most != 0), result)
+        rest = [operands.zeros(at) for at in range(2, len(operands.types))]
+        product = Known(outcomes(operands, [a.least, b.least, *rest])[0] & ~mask, mask)
+    else:
+        factors = (_widened(each, type, used, half != "lo" or used > 0) for each in (a, b))
+        down = np.uint64(0 if half != "hi" else 16 if used else type.bits)
+        product = _product(*factors).mapped(lambda each: (each >> down).astype(result.bits_dtype))
+    names = list(operands.names)
+    if "c" not in names:
+        return operands.answer(product.mask)
+    c, carry = _source(operands, 2), None
+    if is_saturated:
+        return operands.answer(full((product.mask | c.mask) != 0, result))
+    if "cc" in names:
+        carry = _source(operands, names.index("cc")).mapped(lambda each: each.astype(result.bits_dtype))
+    total, over = _sum(product, c, carry)
+    return operands.answer(total.mask, over)[: len(operands.results)]
 
 
 def dotted(operands: RuleOperands) -> list[Any]:
@@ -295,24 +289,22 @@ def ordered(operands: RuleOperands, position: int, name: str) -> Known:
     return biased.inverted() if name == "max" else biased
 
 
-def extreme(name: str, relu: bool = False) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+@exact
+def extreme(operands: RuleOperands, name: str, relu: bool = False) -> list[Any]:
     """Return the rule of min or max. The least of two numbers is a number that is at most the greatest number of each
     source. With `relu`, it is the greater of that number and 0."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        sets = [ordered(operands, at, name) for at in (0, 1)]
-        limit = np.minimum(sets[0].most, sets[1].most)
-        sign = limit.dtype.type(1 << limit.itemsize * 8 - 1)
-        zero, has = Known(np.full_like(limit, sign), limit ^ limit), [np.ones(len(limit), np.bool_)] * 3
-        if relu and name == "max":
-            sets, limit = [*sets, zero.inverted()], np.minimum(limit, ~sign)
-        elif relu:
-            has = [*(each.most & sign != 0 for each in sets), (sets[0].least & sets[1].least & sign) == 0]
-            sets = [*(Known(each.least | sign, each.mask & ~sign) for each in sets), zero]
-        can = np.bitwise_or.reduce([below(each, limit, where) for each, where in zip(sets, has, strict=False)])
-        return _packed(operands, can[0] & can[1])
-
-    return exact(rule)
+    sets = [ordered(operands, at, name) for at in (0, 1)]
+    limit = np.minimum(sets[0].most, sets[1].most)
+    sign = limit.dtype.type(1 << limit.itemsize * 8 - 1)
+    zero, has = Known(np.full_like(limit, sign), limit ^ limit), [np.ones(len(limit), np.bool_)] * 3
+    if relu and name == "max":
+        sets, limit = [*sets, zero.inverted()], np.minimum(limit, ~sign)
+    elif relu:
+        has = [*(each.most & sign != 0 for each in sets), (sets[0].least & sets[1].least & sign) == 0]
+        sets = [*(Known(each.least | sign, each.mask & ~sign) for each in sets), zero]
+    can = np.bitwise_or.reduce([below(each, limit, where) for each, where in zip(sets, has, strict=False)])
+    return _packed(operands, can[0] & can[1])
 
 
 # ---- counts

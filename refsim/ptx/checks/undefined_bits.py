@@ -10,7 +10,8 @@ A completion gives each undefined bit a value. A register that an instruction re
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -94,6 +95,8 @@ def _completed(operands: Any, lanes: Array, count: int) -> list[Array]:
 
 
 Rule = Callable[["RuleOperands"], list[Any]]
+Ruled = TypeVar("Ruled", bound=Callable[..., list[Any]])
+Given = ParamSpec("Given")
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,23 @@ def defined(operands: RuleOperands) -> list[Any]:
     return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in operands.results]
 
 
-def exact(rule: Rule) -> Rule:
+def exact(rule: Ruled) -> Ruled:
     """Mark a rule that never calls a bit undefined that no completion of the undefined bits changes."""
     rule.is_exact = True  # type: ignore[attr-defined]
     return rule
+
+
+def rule_of(function: Callable[Concatenate[RuleOperands, Given], list[Any]]) -> Callable[Given, Rule]:
+    """Return a function that makes a rule: it takes the arguments of `function` except the operands."""
+
+    @wraps(function)
+    def made(*given: Given.args, **named: Given.kwargs) -> Rule:
+        def rule(operands: RuleOperands) -> list[Any]:
+            return function(operands, *given, **named)
+
+        return exact(rule) if getattr(function, "is_exact", False) else rule
+
+    return made
 
 
 # ---- bits that are only moved
@@ -230,30 +246,26 @@ def selectors(operands: RuleOperands, position: int) -> Iterator[tuple[int, Arra
         yield tried, np.bitwise_or.reduce(np.array(bytes_, np.uint32))
 
 
-def moved(*names: str, choices: Choices | None = None) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+@exact
+def moved(operands: RuleOperands, *names: str, choices: Choices | None = None) -> list[Any]:
     """Return the rule of an instruction that moves the bits of the named sources to places that the other sources
     select. Masks move as values do. One source is moved at a time, with zeros for the others, so that each bit keeps
     its event. `choices` yields what an undefined selecting source may be; without it, the whole result is undefined."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the masks of the results."""
-        controls = [at for at, name in enumerate(operands.names) if name not in names]
-        unknown, origin = joined(flat([operands.masks[at] for at in controls]), operands.lanes.count)
-        if choices is not None and unknown.any():
-            return operands.answer(_chosen(operands, names, [dict(choices(operands, at)) for at in controls]))
-        found = [_Gathered(full(unknown, type), origin) for result, type in operands.results for _ in _each(result)]
-        for position, name in enumerate(operands.names):
-            for place, mask in enumerate(_each(operands.masks[position])) if name in names else ():
-                if mask is not None:
-                    for gathered, bits in zip(found, _carried(operands, names, position, place), strict=True):
-                        gathered.add(bits, mask.origin)
-        masks = iter([mask_of(gathered.bits, gathered.origin) for gathered in found])
-        return [
-            [next(masks) for _ in result] if isinstance(result, tuple) else next(masks)
-            for result, _ in operands.results
-        ]
-
-    return exact(rule)
+    controls = [at for at, name in enumerate(operands.names) if name not in names]
+    unknown, origin = joined(flat([operands.masks[at] for at in controls]), operands.lanes.count)
+    if choices is not None and unknown.any():
+        return operands.answer(_chosen(operands, names, [dict(choices(operands, at)) for at in controls]))
+    found = [_Gathered(full(unknown, type), origin) for result, type in operands.results for _ in _each(result)]
+    for position, name in enumerate(operands.names):
+        for place, mask in enumerate(_each(operands.masks[position])) if name in names else ():
+            if mask is not None:
+                for gathered, bits in zip(found, _carried(operands, names, position, place), strict=True):
+                    gathered.add(bits, mask.origin)
+    masks = iter([mask_of(gathered.bits, gathered.origin) for gathered in found])
+    return [
+        [next(masks) for _ in result] if isinstance(result, tuple) else next(masks) for result, _ in operands.results
+    ]
 
 
 def _chosen(operands: RuleOperands, names: tuple[str, ...], choices: list[dict[int, Array]]) -> Array:
@@ -387,36 +399,32 @@ def selected(operands: RuleOperands) -> list[Any]:
 
 
 # ---- conversions that pack
-def packed(elements: int) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def packed(operands: RuleOperands, elements: int) -> list[Any]:
     """Return the rule of a conversion to a packed register of `elements`. It takes one source for each element, the
     first in the highest place, or one packed source."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the mask of a packed result: each undefined source element makes its field undefined."""
-        sources = [
-            each
-            for name, held in zip(operands.names, operands.masks, strict=True)
-            if name != "random"
-            for each in _each(held)
-        ]
-        rest = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name == "random"]
-        everywhere, _ = joined(flat(rest), operands.lanes.count)
-        type = operands.results[0][1]
-        size = type.bits // elements
-        bits = np.zeros(operands.lanes.count, type.bits_dtype)
-        for place in range(elements):
-            if len(sources) == elements:
-                mask = sources[elements - 1 - place]
-                unknown = everywhere if mask is None else everywhere | (mask.bits != 0)
-            else:
-                part = operands.types[0].bits // elements
-                held = operands.bits(0) >> operands.types[0].bits_dtype.type(part * place)
-                unknown = everywhere | (held & operands.types[0].bits_dtype.type((1 << part) - 1) != 0)
-            field = type.bits_dtype.type(((1 << size) - 1) << size * place)
-            bits = bits | np.where(unknown, field, type.bits_dtype.type(0))
-        return operands.answer(bits)
-
-    return rule
+    sources = [
+        each
+        for name, held in zip(operands.names, operands.masks, strict=True)
+        if name != "random"
+        for each in _each(held)
+    ]
+    rest = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name == "random"]
+    everywhere, _ = joined(flat(rest), operands.lanes.count)
+    type = operands.results[0][1]
+    size = type.bits // elements
+    bits = np.zeros(operands.lanes.count, type.bits_dtype)
+    for place in range(elements):
+        if len(sources) == elements:
+            mask = sources[elements - 1 - place]
+            unknown = everywhere if mask is None else everywhere | (mask.bits != 0)
+        else:
+            part = operands.types[0].bits // elements
+            held = operands.bits(0) >> operands.types[0].bits_dtype.type(part * place)
+            unknown = everywhere | (held & operands.types[0].bits_dtype.type((1 << part) - 1) != 0)
+        field = type.bits_dtype.type(((1 << size) - 1) << size * place)
+        bits = bits | np.where(unknown, field, type.bits_dtype.type(0))
+    return operands.answer(bits)
 
 
 def packed_below(operands: RuleOperands) -> list[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.layouts.tma import MAP_BYTES
 from refsim.ptx.checks.undefined import GRANULE, Events, Tracking, tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, full
+from refsim.ptx.checks.undefined_bits import RuleOperands, full, rule_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
@@ -340,26 +340,23 @@ UPDATES: dict[str, Update] = {
 }
 
 
-def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
+@rule_of
+def updated(operands: RuleOperands, operation: str) -> list[Any]:
     """Return the rule of atom and red: each lane reads the value that the previous lanes left at its place."""
-
-    def rule(operands: "RuleOperands") -> list[Any]:
-        operands.demand(operands.masks[0], ADDRESS)
-        row = TYPES[operands.keywords["type"]]
-        update = _extreme(operation, row) if operation in ("min", "max") else UPDATES.get(operation, _whole)
-        is_vector = isinstance(operands.masks[1], list)
-        given = list(zip(operands.masks[1:3], operands.values[1:3], strict=True))
-        elements: list[Mask | None] = []
-        for place in range(len(operands.masks[1]) if is_vector else 1):
-            pairs = [(m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given]
-            address = operands.values[0] + place * (row.bits // 8)
-            others = pairs[1:] if operation == "cas" else []
-            elements.append(_update(operands, address, row, [pairs[0], *others], update))
-        if not operands.results:
-            return []
-        return [elements if isinstance(operands.results[0][0], tuple) else elements[0]]
-
-    return rule
+    operands.demand(operands.masks[0], ADDRESS)
+    row = TYPES[operands.keywords["type"]]
+    update = _extreme(operation, row) if operation in ("min", "max") else UPDATES.get(operation, _whole)
+    is_vector = isinstance(operands.masks[1], list)
+    given = list(zip(operands.masks[1:3], operands.values[1:3], strict=True))
+    elements: list[Mask | None] = []
+    for place in range(len(operands.masks[1]) if is_vector else 1):
+        pairs = [(m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given]
+        address = operands.values[0] + place * (row.bits // 8)
+        others = pairs[1:] if operation == "cas" else []
+        elements.append(_update(operands, address, row, [pairs[0], *others], update))
+    if not operands.results:
+        return []
+    return [elements if isinstance(operands.results[0][0], tuple) else elements[0]]
 
 
 def _update(

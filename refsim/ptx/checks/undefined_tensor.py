@@ -13,7 +13,7 @@ from refsim.layouts.families.core import Fragment
 from refsim.numerics.sparse import gathered, sparsity_of
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_bits import RuleOperands, rule_of
 from refsim.ptx.checks.undefined_memory import ADDRESS, asked, read_own, write
 from refsim.ptx.checks.undefined_warp import SPARSE_METADATA, demand_metadata
 from refsim.ptx.execution.geometry import WARPGROUP
@@ -46,38 +46,34 @@ GIVEN = "what a wgmma is given"
 FormOf = Callable[[dict[str, Any], dict[str, Any]], ProductForm]
 
 
-def warpgroup_multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def warpgroup_multiplied(operands: RuleOperands, form_of: FormOf) -> list[Any]:
     """Return the rule for a product whose form is made of its constant operands and its modifiers."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the masks of the registers of D."""
-        named = dict(zip(operands.names, operands.values, strict=True))
-        masks = dict(zip(operands.names, operands.masks, strict=True))
-        form = form_of(named, operands.keywords)
-        from_registers = isinstance(named["a"], tuple)
-        operands.demand([masks["b"], masks["add"], None if from_registers else masks["a"]], GIVEN)
-        groups = operands.lanes.count // WARPGROUP
-        torn = _torn(operands, {"b": named["b"]} if from_registers else {"a": named["a"], "b": named["b"]}, form)
-        if from_registers:
-            rows = _fragment_rows(masks["a"], fragment_named(form.fragment), groups)
-        else:
-            rows = _element_events(operands, named["a"], form, "a").max(axis=2)
-        columns = _element_events(operands, named["b"], form, "b")
-        if form.sparse and form.selector not in form.sparse_shape.selectors:
-            met = np.zeros(1, np.int32)  # a fault of the product
-        elif form.sparse:
-            demand_metadata(operands, masks["metadata"], form.sparse_shape.metadata(form.a, form.selector), WARPGROUP)
-            met = _met(columns, operands.lanes.full(named["metadata"]), form)
-        else:
-            met = columns.max(axis=2)[:, None, :]
-        if "a" in torn:
-            rows = np.where(torn["a"] != 0, torn["a"], rows)
-        if "b" in torn:
-            met = np.where(torn["b"][:, None, :] != 0, torn["b"][:, None, :], met)
-        adds = operands.lanes.full(named["add"])
-        return [_accumulator(masks["d"], adds, np.maximum(rows[:, :, None], met), fragment_named(form.accumulator))]
-
-    return rule
+    named = dict(zip(operands.names, operands.values, strict=True))
+    masks = dict(zip(operands.names, operands.masks, strict=True))
+    form = form_of(named, operands.keywords)
+    from_registers = isinstance(named["a"], tuple)
+    operands.demand([masks["b"], masks["add"], None if from_registers else masks["a"]], GIVEN)
+    groups = operands.lanes.count // WARPGROUP
+    torn = _torn(operands, {"b": named["b"]} if from_registers else {"a": named["a"], "b": named["b"]}, form)
+    if from_registers:
+        rows = _fragment_rows(masks["a"], fragment_named(form.fragment), groups)
+    else:
+        rows = _element_events(operands, named["a"], form, "a").max(axis=2)
+    columns = _element_events(operands, named["b"], form, "b")
+    if form.sparse and form.selector not in form.sparse_shape.selectors:
+        met = np.zeros(1, np.int32)  # a fault of the product
+    elif form.sparse:
+        demand_metadata(operands, masks["metadata"], form.sparse_shape.metadata(form.a, form.selector), WARPGROUP)
+        met = _met(columns, operands.lanes.full(named["metadata"]), form)
+    else:
+        met = columns.max(axis=2)[:, None, :]
+    if "a" in torn:
+        rows = np.where(torn["a"] != 0, torn["a"], rows)
+    if "b" in torn:
+        met = np.where(torn["b"][:, None, :] != 0, torn["b"][:, None, :], met)
+    adds = operands.lanes.full(named["add"])
+    return [_accumulator(masks["d"], adds, np.maximum(rows[:, :, None], met), fragment_named(form.accumulator))]
 
 
 def _torn(operands: RuleOperands, words: dict[str, Array], form: ProductForm) -> dict[str, Array]:
@@ -188,21 +184,18 @@ def known(lanes: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array,
     return bits, events
 
 
-def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def loaded(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]], int]) -> list[Any]:
     """Return the rule of tcgen05.ld: registers get the masks of the elements that they load."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        count = len(operands.results[0][0])
-        cells = _cells(operands, shape, length)
-        if cells is None:
-            return [[None] * count]
-        bits, events = known(operands.lanes, *cells.key)
-        if operands.keywords.get("pack_16b"):
-            more, later = known(operands.lanes, cells.cta, cells.rows, cells.columns + 1)
-            bits, events = bits & _HALF | more << np.uint32(16), np.maximum(events, later)
-        return [[mask_of(bits[:, register], events[:, register]) for register in range(count)]]
-
-    return rule
+    count = len(operands.results[0][0])
+    cells = _cells(operands, shape, length)
+    if cells is None:
+        return [[None] * count]
+    bits, events = known(operands.lanes, *cells.key)
+    if operands.keywords.get("pack_16b"):
+        more, later = known(operands.lanes, cells.cta, cells.rows, cells.columns + 1)
+        bits, events = bits & _HALF | more << np.uint32(16), np.maximum(events, later)
+    return [[mask_of(bits[:, register], events[:, register]) for register in range(count)]]
 
 
 def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
@@ -218,30 +211,26 @@ def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Ru
     return rule
 
 
-def stored(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def stored(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]], int]) -> list[Any]:
     """Return the rule of tcgen05.st: elements get the masks of the registers."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Set the masks of the stored elements."""
-        cells = _cells(operands, shape, length)
-        if cells is None:
-            return []
-        masks: list[Mask | None] = dict(zip(operands.names, operands.masks, strict=True))["b"]
-        bits, events = np.zeros(cells.rows.shape, np.uint32), np.zeros(cells.rows.shape, np.int32)
-        for register, mask in enumerate(masks):
-            if mask is not None:
-                bits[:, register], events[:, register] = mask.bits, mask.origin
-        memory = operands.lanes.machine.tensor_pipe.memory
-        assert memory.bits is not None
-        assert memory.events is not None
-        unpacked = operands.keywords.get("unpack_16b", False)
-        memory.bits[cells.key], memory.events[cells.key] = bits & _HALF if unpacked else bits, events
-        if unpacked:
-            upper = cells.cta, cells.rows, cells.columns + 1
-            memory.bits[upper], memory.events[upper] = bits >> np.uint32(16), events
+    cells = _cells(operands, shape, length)
+    if cells is None:
         return []
-
-    return rule
+    masks: list[Mask | None] = dict(zip(operands.names, operands.masks, strict=True))["b"]
+    bits, events = np.zeros(cells.rows.shape, np.uint32), np.zeros(cells.rows.shape, np.int32)
+    for register, mask in enumerate(masks):
+        if mask is not None:
+            bits[:, register], events[:, register] = mask.bits, mask.origin
+    memory = operands.lanes.machine.tensor_pipe.memory
+    assert memory.bits is not None
+    assert memory.events is not None
+    unpacked = operands.keywords.get("unpack_16b", False)
+    memory.bits[cells.key], memory.events[cells.key] = bits & _HALF if unpacked else bits, events
+    if unpacked:
+        upper = cells.cta, cells.rows, cells.columns + 1
+        memory.bits[upper], memory.events[upper] = bits >> np.uint32(16), events
+    return []
 
 
 def allocated(operands: RuleOperands) -> list[Any]:

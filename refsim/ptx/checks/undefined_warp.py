@@ -16,7 +16,7 @@ from refsim.numerics.sparse import gathered, sparsity_of
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_arithmetic import below, lowest_bit, ordered
-from refsim.ptx.checks.undefined_bits import RuleOperands, full
+from refsim.ptx.checks.undefined_bits import RuleOperands, full, rule_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import MetadataError, givers, positions_of
 from refsim.ptx.execution.register_file import Mask, flat, mask_of
@@ -242,29 +242,25 @@ def changes_of(operands: RuleOperands, fragments: Sequence[Fragment], meet: Call
     return np.where(lowest != 0, ~(lowest * one - one), np.uint64(0))
 
 
-def multiplied(names: tuple[str, ...], scaling: Scaling | None = None) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def multiplied(operands: RuleOperands, names: tuple[str, ...], scaling: Scaling | None = None) -> list[Any]:
     """Return the rule for D = A B + C with the fragments of A, B, C and, if it differs from C's, D. An undefined
     element or scale of row i of A makes row i of D undefined; of column j of B, column j; an element of C, its own.
     Bytes of scales that the ids do not choose are not read. The ids themselves must be defined."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the masks of the registers of D."""
-        named, count = dict(zip(operands.names, operands.masks, strict=True)), operands.lanes.count
-        operands.demand([named.get("ids_a"), named.get("ids_b")], "the selector of scales")
-        if not is_whole(operands.lanes) or not any(flat(operands.masks)):
-            return [[None] * len(operands.results[0][0])]
-        fragments = [fragment_named(name) for name in names]
-        a, b, c = (matrix_of(named[each], fragment, count) for each, fragment in zip("abc", fragments, strict=False))
-        rows, columns = a.max(axis=2), b.max(axis=1)
-        if scaling is not None:
-            of_a, of_b = (_scale_events(operands, named[f"sf{side}"], scaling, side) for side in "ab")
-            rows, columns = np.maximum(rows, of_a.max(axis=2)), np.maximum(columns, of_b.max(axis=1))
-        events = np.maximum(c, np.maximum(rows[:, :, None], columns[:, None, :]))
-        is_integer = "satfinite" in operands.keywords
-        changes = changes_of(operands, fragments, lambda held: held[:, None]) if is_integer else None
-        return accumulated(operands, events, fragments[-1], changes)
-
-    return rule
+    named, count = dict(zip(operands.names, operands.masks, strict=True)), operands.lanes.count
+    operands.demand([named.get("ids_a"), named.get("ids_b")], "the selector of scales")
+    if not is_whole(operands.lanes) or not any(flat(operands.masks)):
+        return [[None] * len(operands.results[0][0])]
+    fragments = [fragment_named(name) for name in names]
+    a, b, c = (matrix_of(named[each], fragment, count) for each, fragment in zip("abc", fragments, strict=False))
+    rows, columns = a.max(axis=2), b.max(axis=1)
+    if scaling is not None:
+        of_a, of_b = (_scale_events(operands, named[f"sf{side}"], scaling, side) for side in "ab")
+        rows, columns = np.maximum(rows, of_a.max(axis=2)), np.maximum(columns, of_b.max(axis=1))
+    events = np.maximum(c, np.maximum(rows[:, :, None], columns[:, None, :]))
+    is_integer = "satfinite" in operands.keywords
+    changes = changes_of(operands, fragments, lambda held: held[:, None]) if is_integer else None
+    return accumulated(operands, events, fragments[-1], changes)
 
 
 def scale_name(scaling: Scaling, operand: str, byte: int, thread: int) -> str:
@@ -292,61 +288,52 @@ def _row_addresses(operands: RuleOperands, number: int) -> tuple[Lanes, Array, s
     return part, address[giving], (operands.keywords.get("space") or "generic").partition("::")[0]
 
 
-def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def matrix_loaded(operands: RuleOperands, name: str, number: int) -> list[Any]:
     """Return the rule of ldmatrix: masks of the rows move as their elements do."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        nothing: list[Any] = [[None] * number]
-        if not is_whole(operands.lanes):
-            return nothing
-        giving, address, space = _row_addresses(operands, number)
-        found = memory.read(giving, space, address, ROW_BYTES, 2)
-        if found is None:
-            return nothing
-        fragment = fragment_named(name)
-        bits = np.ascontiguousarray(found[0]).view(np.uint16).reshape(-1, 8 * number, 8).astype(np.uint64)
-        row, col = fragment.elements
-        return [registers_of(bits[:, row, col], found[1].reshape(bits.shape)[:, row, col], fragment, np.uint32)]
-
-    return rule
+    nothing: list[Any] = [[None] * number]
+    if not is_whole(operands.lanes):
+        return nothing
+    giving, address, space = _row_addresses(operands, number)
+    found = memory.read(giving, space, address, ROW_BYTES, 2)
+    if found is None:
+        return nothing
+    fragment = fragment_named(name)
+    bits = np.ascontiguousarray(found[0]).view(np.uint16).reshape(-1, 8 * number, 8).astype(np.uint64)
+    row, col = fragment.elements
+    return [registers_of(bits[:, row, col], found[1].reshape(bits.shape)[:, row, col], fragment, np.uint32)]
 
 
-def matrix_stored(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def matrix_stored(operands: RuleOperands, name: str, number: int) -> list[Any]:
     """Return the rule of stmatrix: masks of the registers move to the rows as their elements do."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        if not is_whole(operands.lanes):
-            return []
-        giving, address, space = _row_addresses(operands, number)
-        if not any(operands.masks[1]):
-            memory.write(giving, space, address, ROW_BYTES, None, None)
-            return []
-        fragment = fragment_named(name)
-        elements, events = elements_of(operands.masks[1], fragment, operands.lanes.count)
-        row, col = fragment.elements
-        bits = np.zeros((len(elements), 8 * number, 8), np.uint16)
-        origin = np.zeros(bits.shape, np.int32)
-        bits[:, row, col], origin[:, row, col] = elements, events
-        memory.write(giving, space, address, ROW_BYTES, bits.reshape(-1, 8).view(np.uint8), origin.reshape(-1, 8))
+    if not is_whole(operands.lanes):
         return []
+    giving, address, space = _row_addresses(operands, number)
+    if not any(operands.masks[1]):
+        memory.write(giving, space, address, ROW_BYTES, None, None)
+        return []
+    fragment = fragment_named(name)
+    elements, events = elements_of(operands.masks[1], fragment, operands.lanes.count)
+    row, col = fragment.elements
+    bits = np.zeros((len(elements), 8 * number, 8), np.uint16)
+    origin = np.zeros(bits.shape, np.int32)
+    bits[:, row, col], origin[:, row, col] = elements, events
+    memory.write(giving, space, address, ROW_BYTES, bits.reshape(-1, 8).view(np.uint8), origin.reshape(-1, 8))
+    return []
 
-    return rule
 
-
-def transposed(name: str) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def transposed(operands: RuleOperands, name: str) -> list[Any]:
     """Return the rule of movmatrix: element (i, j) of the result is undefined if element (j, i) of the source is."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        if not is_whole(operands.lanes) or operands.masks[0] is None:
-            return [None]
-        fragment = fragment_named(name)
-        elements, events = elements_of([operands.masks[0]], fragment, operands.lanes.count)
-        row, col = fragment.elements
-        bits, origin = (np.zeros((len(elements), 8, 8), held.dtype) for held in (elements, events))
-        bits[:, col, row], origin[:, col, row] = elements, events
-        return registers_of(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
-
-    return rule
+    if not is_whole(operands.lanes) or operands.masks[0] is None:
+        return [None]
+    fragment = fragment_named(name)
+    elements, events = elements_of([operands.masks[0]], fragment, operands.lanes.count)
+    row, col = fragment.elements
+    bits, origin = (np.zeros((len(elements), 8, 8), held.dtype) for held in (elements, events))
+    bits[:, col, row], origin[:, col, row] = elements, events
+    return registers_of(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
 
 
 # ---- wmma: every lane moves the elements of its own registers
@@ -365,95 +352,84 @@ def _own_places(operands: RuleOperands, name: str, where: Addresses) -> Array | 
     return where(operands.lanes, name, operands.values[0], given, operands.keywords["layout"])
 
 
-def fragment_loaded(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def fragment_loaded(operands: RuleOperands, name: str, where: Addresses) -> list[Any]:
     """Return the rule of wmma.load: masks of the elements move to the registers that hold them."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        fragment = fragment_named(name)
-        places = _own_places(operands, name, where)
-        if places is None:
-            return [[None] * fragment.registers]
-        own, size = places.shape[1], fragment.element_bits // 8
-        bits = np.zeros((operands.lanes.count, fragment.values), np.uint64)
-        origin = np.zeros(bits.shape, np.int32)
-        space = (operands.keywords.get("space") or "generic").partition("::")[0]
-        for value in range(own):
-            if (found := memory.read(operands.lanes, space, places[:, value], size, size)) is not None:
-                bits[:, value::own] = np.ascontiguousarray(found[0]).view(f"u{size}").astype(np.uint64)
-                origin[:, value::own] = found[1]
-        shape = (-1, WARP, fragment.values)
-        return [registers_of(bits.reshape(shape), origin.reshape(shape), fragment, operands.results[0][1].bits_dtype)]
-
-    return rule
+    fragment = fragment_named(name)
+    places = _own_places(operands, name, where)
+    if places is None:
+        return [[None] * fragment.registers]
+    own, size = places.shape[1], fragment.element_bits // 8
+    bits = np.zeros((operands.lanes.count, fragment.values), np.uint64)
+    origin = np.zeros(bits.shape, np.int32)
+    space = (operands.keywords.get("space") or "generic").partition("::")[0]
+    for value in range(own):
+        if (found := memory.read(operands.lanes, space, places[:, value], size, size)) is not None:
+            bits[:, value::own] = np.ascontiguousarray(found[0]).view(f"u{size}").astype(np.uint64)
+            origin[:, value::own] = found[1]
+    shape = (-1, WARP, fragment.values)
+    return [registers_of(bits.reshape(shape), origin.reshape(shape), fragment, operands.results[0][1].bits_dtype)]
 
 
-def fragment_stored(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def fragment_stored(operands: RuleOperands, name: str, where: Addresses) -> list[Any]:
     """Return the rule of wmma.store: masks of the registers move to the elements in memory."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Store the masks of the warp's elements."""
-        fragment = fragment_named(name)
-        places = _own_places(operands, name, where)
-        if places is None:
-            return []
-        size, space = fragment.element_bits // 8, (operands.keywords.get("space") or "generic").partition("::")[0]
-        bits, origin = (
-            held.reshape(operands.lanes.count, -1)
-            for held in elements_of(operands.masks[1], fragment, operands.lanes.count)
-        )
-        is_known = not any(mask is not None for mask in operands.masks[1])
-        for value in range(places.shape[1]):
-            rows = np.ascontiguousarray(bits[:, value].astype(f"u{size}")).view(np.uint8).reshape(-1, size)
-            memory.write(
-                operands.lanes,
-                space,
-                places[:, value],
-                size,
-                None if is_known else rows,
-                None if is_known else origin[:, value : value + 1],
-            )
+    fragment = fragment_named(name)
+    places = _own_places(operands, name, where)
+    if places is None:
         return []
-
-    return rule
+    size, space = fragment.element_bits // 8, (operands.keywords.get("space") or "generic").partition("::")[0]
+    bits, origin = (
+        held.reshape(operands.lanes.count, -1)
+        for held in elements_of(operands.masks[1], fragment, operands.lanes.count)
+    )
+    is_known = not any(mask is not None for mask in operands.masks[1])
+    for value in range(places.shape[1]):
+        rows = np.ascontiguousarray(bits[:, value].astype(f"u{size}")).view(np.uint8).reshape(-1, size)
+        memory.write(
+            operands.lanes,
+            space,
+            places[:, value],
+            size,
+            None if is_known else rows,
+            None if is_known else origin[:, value : value + 1],
+        )
+    return []
 
 
 SPARSE_METADATA = "the metadata of a sparse product"
 
 
-def sparsely_multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def sparsely_multiplied(operands: RuleOperands, names: Sequence[str], shape: SparseShape, type: str) -> list[Any]:
     """Return the rule for D = A B + C with the fragments of A, B and C. An undefined element of a row of A makes that
     row of D undefined; an element of B, its column in the rows that store an element there. Metadata must be defined in
     the lanes that provide it."""
+    nothing: list[Any] = [[None] * len(operands.results[0][0])]
+    if not is_whole(operands.lanes):
+        return nothing
+    named = dict(zip(operands.names, operands.values, strict=True))
+    masks = dict(zip(operands.names, operands.masks, strict=True))
+    selector = int(named["selector"][0])
+    if selector not in shape.selectors:
+        return nothing  # a fault of the instruction
+    demand_metadata(operands, masks["metadata"], shape.metadata(type, selector), WARP)
+    if not any(mask is not None for name in "abc" for mask in masks[name]):
+        return nothing
+    try:
+        positions = positions_of(operands.lanes.full(named["metadata"]), shape, type, selector, ordered=False)
+    except MetadataError:
+        return nothing  # a fault of the instruction
+    a, b, c = (fragment_named(name) for name in names)
+    count = operands.lanes.count
+    events = np.maximum(matrix_of(masks["c"], c, count), matrix_of(masks["a"], a, count).max(axis=2)[:, :, None])
 
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the masks of the registers of D."""
-        nothing: list[Any] = [[None] * len(operands.results[0][0])]
-        if not is_whole(operands.lanes):
-            return nothing
-        named = dict(zip(operands.names, operands.values, strict=True))
-        masks = dict(zip(operands.names, operands.masks, strict=True))
-        selector = int(named["selector"][0])
-        if selector not in shape.selectors:
-            return nothing  # a fault of the instruction
-        demand_metadata(operands, masks["metadata"], shape.metadata(type, selector), WARP)
-        if not any(mask is not None for name in "abc" for mask in masks[name]):
-            return nothing
-        try:
-            positions = positions_of(operands.lanes.full(named["metadata"]), shape, type, selector, ordered=False)
-        except MetadataError:
-            return nothing  # a fault of the instruction
-        a, b, c = (fragment_named(name) for name in names)
-        count = operands.lanes.count
-        events = np.maximum(matrix_of(masks["c"], c, count), matrix_of(masks["a"], a, count).max(axis=2)[:, :, None])
+    def meet(held: Array) -> Array:
+        return np.asarray(gathered(held, positions, sparsity_of(element_named(type))))
 
-        def meet(held: Array) -> Array:
-            return np.asarray(gathered(held, positions, sparsity_of(element_named(type))))
-
-        events = np.maximum(events, meet(matrix_of(masks["b"], b, count).swapaxes(1, 2)).max(axis=3))
-        changes = changes_of(operands, (a, b, c), meet) if "satfinite" in operands.keywords else None
-        return accumulated(operands, events, c, changes)
-
-    return rule
+    events = np.maximum(events, meet(matrix_of(masks["b"], b, count).swapaxes(1, 2)).max(axis=3))
+    changes = changes_of(operands, (a, b, c), meet) if "satfinite" in operands.keywords else None
+    return accumulated(operands, events, c, changes)
 
 
 def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, threads: int) -> None:

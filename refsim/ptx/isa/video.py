@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, full, refined
+from refsim.ptx.checks.undefined_bits import RuleOperands, full, refined, rule_of
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
@@ -99,31 +99,27 @@ def _reads(parts: Array | None, size: int) -> Iterator[tuple[int, int, int]]:
         yield _bits_of(f"{letter}{place}"), both & 0xFFFFFFFF, both >> 32
 
 
-def _parts_read(size: int = 0) -> Callable[[RuleOperands], list[Any]]:
+@rule_of
+def _parts_read(operands: RuleOperands, size: int = 0) -> list[Any]:
     """Return the rule of undefined bits: each part of the result depends on its parts of a and b, and other bits are
     those of c. A part is exact if these have few undefined bits, else all bits that it can set are open. A second
     operation leaves all bits open. `size`: the bits of SIMD parts."""
-
-    def rule(operands: RuleOperands) -> list[Any]:
-        """Return the mask of the result."""
-        given = dict(zip(operands.names, operands.values, strict=False))
-        masks, (_, origin) = [operands.bits(at) for at in (0, 1)], operands.unknown()
-        c = operands.bits(2) if given.get("c") is not None else masks[0] ^ masks[0]
-        mixes = operands.keywords.get("second") or operands.keywords.get("last") == "add" or "po" in operands.keywords
-        for field, *of in _reads(given.get("parts"), size):
-            reads = [of[0] | of[1]] * 2 if operands.same[1] == 0 else of
-            kept = [mask & np.uint32(read) for mask, read in zip(masks, reads, strict=True)]
-            able = np.uint32(field & -field if "test" in operands.keywords and not mixes else field)
-            bits = np.where((kept[0] | kept[1]) != 0, able, np.uint32(0))
-            if not mixes:
-                rest = [None] * (len(operands.masks) - 2)
-                part = replace(operands, masks=[*(mask_of(each, origin) for each in kept), *rest])
-                (exact,) = refined(part, [mask_of(bits, origin)])
-                bits, c = bits & (0 if exact is None else exact.bits), c & ~np.uint32(field)
-            c = c | bits
-        return operands.answer(full(c != 0, operands.results[0][1]) if mixes else c)
-
-    return rule
+    given = dict(zip(operands.names, operands.values, strict=False))
+    masks, (_, origin) = [operands.bits(at) for at in (0, 1)], operands.unknown()
+    c = operands.bits(2) if given.get("c") is not None else masks[0] ^ masks[0]
+    mixes = operands.keywords.get("second") or operands.keywords.get("last") == "add" or "po" in operands.keywords
+    for field, *of in _reads(given.get("parts"), size):
+        reads = [of[0] | of[1]] * 2 if operands.same[1] == 0 else of
+        kept = [mask & np.uint32(read) for mask, read in zip(masks, reads, strict=True)]
+        able = np.uint32(field & -field if "test" in operands.keywords and not mixes else field)
+        bits = np.where((kept[0] | kept[1]) != 0, able, np.uint32(0))
+        if not mixes:
+            rest = [None] * (len(operands.masks) - 2)
+            part = replace(operands, masks=[*(mask_of(each, origin) for each in kept), *rest])
+            (exact,) = refined(part, [mask_of(bits, origin)])
+            bits, c = bits & (0 if exact is None else exact.bits), c & ~np.uint32(field)
+        c = c | bits
+    return operands.answer(full(c != 0, operands.results[0][1]) if mixes else c)
 
 
 _video = partial(instruction, source=_SCALAR, undefined=_parts_read())
