@@ -92,6 +92,14 @@ def answers(
     return with_options(run)
 
 
+def answering(
+    group: Any = click, name: str | None = None, *, result: str = "", **settings: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes a function a command that `answers`: the program's own, or one of a group. `settings`
+    are those of click.command."""
+    return lambda function: group.command(name, **settings)(answers(function, result))
+
+
 @contextmanager
 def _prints_held(form: str) -> Iterator[None]:
     """Give both streams back at the end; send what the user's code prints to standard error unless the form is text."""

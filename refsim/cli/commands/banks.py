@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from refsim.cli.arguments import require_few, words_in
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.extents import AddressParam, ShapeParam, Whole, parse_address
 from refsim.cli.names import LAYOUT, SWIZZLE
 from refsim.cli.options import Options, argument, option
@@ -50,8 +48,7 @@ class BanksOptions(Options):
     )
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: BanksOptions) -> Document:
     """Count the wavefronts of a shared-memory access, phase by phase, and show which lanes collide.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import kernels_field
-from refsim.cli.delivery import Answer, answers, require_writable, save
+from refsim.cli.delivery import Answer, answering, require_writable, save
 from refsim.cli.devices import need
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.launches import ARGUMENT_RULE, CUDA_SUFFIXES, Compilation, Extents, loaded, parse_argument
@@ -159,8 +159,7 @@ class BlameOptions(Options):
         return self.entry is not None or any(launch) or self.compilation != Compilation()
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: BlameOptions) -> Answer:
     """Find out why KERNEL's bits on a GPU differ from the simulator's: ptxas, the model, or a race.
 

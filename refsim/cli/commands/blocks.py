@@ -3,14 +3,11 @@
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from refsim.cli.arguments import place_and_key
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.names import FORMAT, WEIGHT_LAYOUT, Name
 from refsim.cli.options import Options, argument, option
 from refsim.cli.progress import Countable, reporting, tell
@@ -71,8 +68,7 @@ class QuantizeOptions(Options):
     overwrite: bool = option("Replace TO.")
 
 
-@click.command()
-@answers
+@answering()
 def quantize(asked: QuantizeOptions) -> Document:
     """Quantize the matrices of a safetensors FILE to a block FORMAT (mxfp8, mxfp6_e2m3, mxfp4, nvfp4, ...) and write TO.
 
@@ -106,8 +102,7 @@ class DequantizeOptions(Options):
     overwrite: bool = option("Replace TO.")
 
 
-@click.command()
-@partial(answers, result="to")
+@answering(result="to")
 def dequantize(asked: DequantizeOptions) -> Document:
     """Write the values of the quantized weights in FILE, each rounded once.
 
@@ -152,8 +147,7 @@ class FilesOptions(Options):
     scan: bool = option("Read all numbers, also of tensors beyond 64 MiB in all.")
 
 
-@click.command()
-@answers
+@answering()
 def files(asked: FilesOptions) -> Document:
     """List the tensors of a checkpoint: type, shape, layout, range of the scales, NaN and codes that the type lacks.
 

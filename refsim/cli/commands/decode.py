@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-import click
-
 from refsim.cli.arguments import codes_in, format_field, leading_format, missing_format
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.options import Options, argument
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
@@ -34,8 +32,7 @@ class DecodeOptions(Options):
     codes: tuple[str, ...] = argument("[FORMAT] CODE...|-|FILE", required=True)
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: DecodeOptions) -> Document:
     """Decode CODEs of a format: fields, exact value, class, neighbors, and the interval of reals that round to the code.
 

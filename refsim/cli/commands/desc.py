@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import format_field, require_few
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
 from refsim.cli.options import Options, argument, option
@@ -82,8 +82,7 @@ class DescEncodeOptions(Options):
     major: "Major" = option("Contiguous dimension of the tile.", metavar="K|MN", default="K")
 
 
-@command.command()
-@answers
+@answering(command)
 def encode(asked: DescEncodeOptions) -> Document:
     """Build a descriptor from its fields.
 
@@ -144,8 +143,7 @@ class WalkOptions(Options):
     start: int = option("Address of the box of a tensormap.", type=AddressParam(), default=0)
 
 
-@command.command()
-@answers
+@answering(command)
 def walk(asked: WalkOptions) -> Answer:
     """List every byte that an instruction or a TMA box accesses.
 

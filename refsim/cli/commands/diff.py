@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from refsim.cli.arguments import format_field, load_codes, require_one_format
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.extents import Whole
 from refsim.cli.names import THREADS_OR_WEIGHTS, weight_layout
 from refsim.cli.options import Options, argument, option
@@ -59,8 +57,7 @@ class DiffOptions(Options):
     )
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: DiffOptions) -> Answer:
     """Compare the codes of two files (npy, npz, safetensors, raw) bit for bit. The exit code is 1 if they differ.
 

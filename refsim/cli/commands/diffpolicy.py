@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.cli.answers.anatomy import as_bits, code_number
 from refsim.cli.arguments import load_codes
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.names import Name
 from refsim.cli.options import Options, argument, option
 from refsim.conversions import CONVERSIONS, decode, diff_policies
@@ -133,8 +133,7 @@ class DiffPolicyOptions(Options):
     key: str | None = option("Name of the tensor, if the file holds several.")
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: DiffPolicyOptions) -> Document | Answer:
     """Show the float32 inputs that policies A and B convert to different codes of FORMAT. List all policies without arguments.
 

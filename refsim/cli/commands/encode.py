@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-import click
-
 from refsim.cli.arguments import leading_format, missing_format, parse_code, refuse_options, require_few, words_in
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.names import FORMAT, Name
 from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError
@@ -95,8 +93,7 @@ class EncodeOptions(Options):
     values: tuple[str, ...] = argument("[FORMAT] VALUE...|-", required=True)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@answers
+@answering(context_settings={"ignore_unknown_options": True})
 def command(asked: EncodeOptions) -> Document:
     """Encode each VALUE: its code, rounded once from the value as written, and the rounding error.
 

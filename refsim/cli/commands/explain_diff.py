@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from refsim.cli import operand_files
 from refsim.cli.arguments import ARRAY_SUFFIXES, format_field, kernels_field, names_array, require_one_format
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.extents import Whole
 from refsim.cli.names import TARGET
 from refsim.cli.operand_files import integer_output, integer_types, output_codes
@@ -166,8 +166,7 @@ STAGES = (
 )
 
 
-@click.command(cls=Sectioned)
-@answers
+@answering(cls=Sectioned)
 def command(asked: ExplainDiffOptions) -> Answer:
     """Find what makes result A differ from result B, or from the usual result of its operands.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.names import TARGET, UNIT, Name
 from refsim.cli.options import Options, option
 from refsim.cli.registry import Group
@@ -76,8 +76,7 @@ def command() -> None:
     """Show how each tensor core computes a dot product: one entry for each chip, unit and set of types."""
 
 
-@command.command("list")
-@answers
+@answering(command, "list")
 def list_rows(asked: ListOptions) -> Document:
     """List the arithmetic of every instruction, and its evidence.
 
@@ -108,8 +107,7 @@ def list_rows(asked: ListOptions) -> Document:
     return Document((table,), "the arithmetic of tensor cores", hints=(counted(len(table.rows), "row"),))
 
 
-@command.command("bits")
-@answers
+@answering(command, "bits")
 def bits(asked: Filters) -> Document:
     """Show how many bits each accumulator keeps.
 

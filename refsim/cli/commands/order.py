@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from refsim.cli.arguments import kernels_field
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.devices import ChosenDevice, need
 from refsim.cli.extents import Whole
 from refsim.cli.names import FORMAT, KERNEL_NAME
@@ -194,8 +194,7 @@ class OrderOptions(Options):
     on: ChosenDevice = ChosenDevice()
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: OrderOptions) -> Answer:
     """Find the order and the grouping in which KERNEL adds its products, and check them on random inputs.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
+from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answering, require_writable, save
 from refsim.cli.devices import arithmetic_field, without_field
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.names import SM
@@ -194,8 +194,7 @@ class RunOptions(Options):
     junit: Path | None = option("Also write JUnit XML.")
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
-@answers
+@answering(context_settings={"ignore_unknown_options": False})
 def command(asked: RunOptions) -> Answer:
     """Run a GPU program without a GPU, and report how much its results can be trusted.
 

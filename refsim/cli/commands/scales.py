@@ -16,7 +16,7 @@ from refsim.cli.arguments import (
     require_few,
     words_in,
 )
-from refsim.cli.delivery import Answer, answers
+from refsim.cli.delivery import Answer, answering, answers
 from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, Whole, parse_whole
 from refsim.cli.names import WEIGHT_LAYOUT, Name
 from refsim.cli.options import Options, argument, option
@@ -217,8 +217,7 @@ class ShuffleOptions(ScaleFile):
     fill: str | None = option("Code of the padding (default: 0); 0xff is a NaN in e8m0.", metavar="CODE")
 
 
-@command.command()
-@answers
+@answering(command)
 def shuffle(asked: ShuffleOptions) -> Document:
     """Write scales in the order that hardware reads.
 
@@ -248,8 +247,7 @@ class UnshuffleOptions(ScaleFile):
     shape: tuple[int, int] = option("Matrix of scales, without padding.", type=ShapeParam("ROWSxBLOCKS"), required=True)
 
 
-@command.command()
-@answers
+@answering(command)
 def unshuffle(asked: UnshuffleOptions) -> Document:
     """Write shuffled scales as rows x blocks, without padding.
 
@@ -281,8 +279,7 @@ class ScalesCheckOptions(Options):
     layout: str | None = option("Layout of a checkpoint's weights.", type=WEIGHT_LAYOUT, metavar="NAME")
 
 
-@command.command()
-@answers
+@answering(command)
 def check(asked: ScalesCheckOptions) -> Document | Answer:
     """Find the layouts, chips and recipes that fit a file of scales.
 
@@ -322,8 +319,7 @@ class ScalesQuantizeOptions(Options):
     values: tuple[str, ...] = argument("VALUE...|-", required=True)
 
 
-@command.command(context_settings={"ignore_unknown_options": True})
-@answers
+@answering(command, context_settings={"ignore_unknown_options": True})
 def quantize(asked: ScalesQuantizeOptions) -> Document:
     """Quantize one row of VALUEs in groups.
 

@@ -5,10 +5,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from refsim.cli.arguments import format_field, require_few
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.extents import GridWindow, ShapeParam
 from refsim.cli.names import FORMAT
 from refsim.cli.options import Options, argument, option
@@ -42,8 +40,7 @@ class ShowOptions(Options):
     window: GridWindow = GridWindow()
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: ShowOptions) -> Document:
     """Print the numbers of a dump in the order of the matrix, multiplied by their scale factors.
 

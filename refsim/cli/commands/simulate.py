@@ -8,9 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.devices import arithmetic_field, without_field
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.launches import (
@@ -381,8 +379,7 @@ class SimulateOptions(Options):
         return done, memory
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: SimulateOptions) -> Answer:
     """Execute ENTRY of a PTX or CUDA FILE on the simulated GPU, and check every memory access.
 

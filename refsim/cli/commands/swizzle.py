@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-import click
-
 from refsim.cli.arguments import format_field, require_few, words_in
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import answering
 from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, parse_address
 from refsim.cli.names import SWIZZLE
 from refsim.cli.options import Options, argument, option
@@ -51,8 +49,7 @@ class SwizzleOptions(Options):
     window: GridWindow = GridWindow()
 
 
-@click.command()
-@answers
+@answering()
 def command(asked: SwizzleOptions) -> Document:
     """List all swizzles, draw one, move byte ADDRESSes through it, or draw an operand tile in it.
 

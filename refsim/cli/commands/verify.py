@@ -17,7 +17,7 @@ from refsim.cli.answers import verdicts
 from refsim.cli.answers.verdicts import Judged, judged, junit
 from refsim.cli.arguments import kernels_field
 from refsim.cli.campaigns import Division, outcome
-from refsim.cli.delivery import Answer, answers, require_writable, save
+from refsim.cli.delivery import Answer, answering, require_writable, save
 from refsim.cli.devices import CheckedDevice, need
 from refsim.cli.extents import Whole
 from refsim.cli.names import KERNEL_NAME
@@ -208,8 +208,7 @@ class VerifyOptions(Options):
     examples: str | None = option("Store failing test cases there, and try them first.", metavar="DIR|redis://")
 
 
-@click.command()
-@answers
+@answering()
 def verify(asked: VerifyOptions) -> "Answer | Iterator[Answer | RefsimError]":
     """Run compiled kernels on generated test cases and compare every bit with the oracle.
 
@@ -245,8 +244,7 @@ class ReplayOptions(Options):
     )
 
 
-@click.command()
-@answers
+@answering()
 def replay(asked: ReplayOptions) -> Answer:
     """Run the test case of a CASE file again; a failed `refsim verify` writes such files.
 
