@@ -14,17 +14,11 @@ from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import WEAK, Access, Semantics
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.words import words_in
 
 _LANES = 1 << 20  # of all notes together
-FENCE, ACCESS, MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE, LEAVE, PASSED = (
-    "fence",
-    "access",
-    "meet_cta",
-    "meet_warps",
-    "meet_lanes",
-    "arrive",
-    "leave",
-    "passed",
+FENCE, ACCESS, MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE, LEAVE, PASSED = words_in(
+    "fence access meet_cta meet_warps meet_lanes arrive leave passed"
 )
 CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = "cluster_arrive", "cluster_finish", "cluster_wait"
 

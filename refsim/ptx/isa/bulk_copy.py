@@ -10,6 +10,7 @@ from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
+from refsim.ptx.text.words import pairs_in
 from refsim.sources import PTX
 
 _SECTION, _REDUCES = PTX["cp.async.bulk"], PTX["cp.reduce.async.bulk"]
@@ -88,30 +89,14 @@ def _reduction(space: str, types: dict[str, str]) -> None:
 
 _reduction(
     "global",
-    {
-        "and": "b32|b64",
-        "or": "b32|b64",
-        "xor": "b32|b64",
-        "add": "u32|s32|u64|f32|f64",
-        "add.noftz": "f16|bf16",
-        "min": "u32|s32|u64|s64|f16|bf16",
-        "max": "u32|s32|u64|s64|f16|bf16",
-        "inc": "u32",
-        "dec": "u32",
-    },
+    pairs_in("""
+    and:b32|b64 or:b32|b64 xor:b32|b64 add:u32|s32|u64|f32|f64 add.noftz:f16|bf16 min:u32|s32|u64|s64|f16|bf16
+    max:u32|s32|u64|s64|f16|bf16 inc:u32 dec:u32
+    """),
 )
 _reduction(
     "shared::cluster",
-    {
-        "and": "b32",
-        "or": "b32",
-        "xor": "b32",
-        "add": "u32|s32|u64",
-        "min": "u32|s32",
-        "max": "u32|s32",
-        "inc": "u32",
-        "dec": "u32",
-    },
+    pairs_in("and:b32 or:b32 xor:b32 add:u32|s32|u64 min:u32|s32 max:u32|s32 inc:u32 dec:u32"),
 )
 
 

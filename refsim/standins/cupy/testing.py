@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.text.words import words_in
 from refsim.standins.cupy.creation import asnumpy
 from refsim.standins.seams import refuse
 
-ASSERTIONS = [
-    "assert_allclose",
-    "assert_array_almost_equal",
-    "assert_array_almost_equal_nulp",
-    "assert_array_equal",
-    "assert_array_less",
-    "assert_array_max_ulp",
-]
+ASSERTIONS = words_in("""
+    assert_allclose assert_array_almost_equal assert_array_almost_equal_nulp assert_array_equal assert_array_less
+    assert_array_max_ulp
+""")
 
 
 def _assertion(name: str) -> Callable[..., None]:

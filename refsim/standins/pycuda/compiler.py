@@ -10,7 +10,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.standins.complex_numbers import with_complex
 from refsim.standins.pycuda.driver import CompileError, Function, Module, module_from_buffer
-from refsim.standins.seams import refusing
+from refsim.standins.seams import names_in, refusing
 from refsim.standins.session import current
 
 __getattr__ = refusing("pycuda.compiler")
@@ -18,15 +18,9 @@ DEFAULT_NVCC_FLAGS: list[str] = []
 _OF_OTHERS = re.compile(
     r"-O\d|-m64|-w$|-Xcompiler[=,]|-Xptxas[=,]|--(optimize|ptxas-options|compiler-options|compiler-bindir)=|-ccbin="
 )
-_OF_OTHERS_WITH_A_VALUE = (
-    "-Xcompiler",
-    "-Xptxas",
-    "-ccbin",
-    "-O",
-    "--ptxas-options",
-    "--compiler-options",
-    "--compiler-bindir",
-)
+_OF_OTHERS_WITH_A_VALUE = names_in("""
+    -Xcompiler -Xptxas -ccbin -O --ptxas-options --compiler-options --compiler-bindir
+""")
 
 
 class SourceModule:
