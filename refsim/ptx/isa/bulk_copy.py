@@ -95,8 +95,7 @@ _reduction(
     """),
 )
 _reduction(
-    "shared::cluster",
-    pairs_in("and:b32 or:b32 xor:b32 add:u32|s32|u64 min:u32|s32 max:u32|s32 inc:u32 dec:u32"),
+    "shared::cluster", pairs_in("and:b32 or:b32 xor:b32 add:u32|s32|u64 min:u32|s32 max:u32|s32 inc:u32 dec:u32")
 )
 
 
