@@ -32,9 +32,7 @@ _METHODS = names_in("""
 class Elements(ndarray):
     """The methods that are added to `ndarray`."""
 
-    @property
-    def T(self) -> "ndarray":  # noqa: N802 - NumPy's own name
-        return self.transpose()  # type: ignore[no-any-return]
+    T = property(lambda self: self.transpose())
 
     @property
     def mT(self) -> Any:  # noqa: N802 - NumPy's own name

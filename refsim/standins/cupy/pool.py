@@ -26,9 +26,7 @@ class BaseMemory:
 
     ptr = size = device_id = 0
 
-    @property
-    def device(self) -> Any:
-        return CupyDevice(0)
+    device = property(lambda self: CupyDevice(0))
 
 
 class Memory(BaseMemory):
@@ -95,9 +93,7 @@ class MemoryPointer:
     def __init__(self, mem: Any, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + int(offset), 0
 
-    @property
-    def device(self) -> Any:
-        return self.mem.device
+    device = property(lambda self: self.mem.device)
 
     def __int__(self) -> int:
         return int(self.ptr)
@@ -202,9 +198,7 @@ class MemoryPool:
 class PinnedMemoryPointer(np.ndarray[Any, Any]):
     """Bytes of the host with a buffer and an address."""
 
-    @property
-    def ptr(self) -> int:
-        return int(self.ctypes.data)
+    ptr = property(lambda self: int(self.ctypes.data))
 
 
 class PinnedMemoryPool:

@@ -79,9 +79,7 @@ class DeviceMemoryPool:
         self._given.add(made)
         return made
 
-    @property
-    def active_blocks(self) -> int:
-        return sum(each.is_live for each in self._given)
+    active_blocks = property(lambda self: sum(each.is_live for each in self._given))
 
     held_blocks = 0
 
