@@ -14,7 +14,7 @@ from refsim.standins.cupy import methods as methods
 from refsim.standins.cupy import random as random
 from refsim.standins.cupy import testing as testing
 from refsim.standins.cupy.names import ARRAY_FUNCTIONS, CHANGING, CONSTANTS, FACTS, UFUNCS
-from refsim.standins.cupy.pool import MemoryPool, PinnedMemoryPool, default_pool
+from refsim.standins.cupy.pool import PinnedMemoryPool, default_pool
 from refsim.standins.seams import always, gathered, refuse
 from refsim.standins.session import current
 
@@ -34,14 +34,7 @@ globals().update(gathered("refsim.standins.cupy", _HOMES), ufunc=delegation.Ufun
 
 
 is_available = always(True)
-
-
-def get_default_memory_pool() -> MemoryPool:
-    return default_pool()
-
-
-def get_default_pinned_memory_pool() -> PinnedMemoryPool:
-    return PinnedMemoryPool()
+get_default_memory_pool, get_default_pinned_memory_pool = default_pool, PinnedMemoryPool
 
 
 def fuse(*args: Any, **kwargs: Any) -> Any:

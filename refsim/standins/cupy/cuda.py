@@ -1,13 +1,13 @@
 """cupy.cuda on the simulated GPU: the names of the module."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from refsim.standins.cupy import compiler, device, driver, pool, runtime
-from refsim.standins.cupy.pool import MemoryPointer, PinnedMemoryPointer
+from refsim.standins.cupy.pool import PinnedMemoryPointer
 from refsim.standins.memory import poison_host
 from refsim.standins.seams import always, gathered, names_in, refusing
 from refsim.standins.session import DRIVER_VERSION
@@ -40,14 +40,7 @@ def is_available() -> bool:
     return True
 
 
-def get_local_runtime_version() -> int:
-    return DRIVER_VERSION
-
-
-def get_allocator() -> Callable[[int], MemoryPointer]:
-    return pool.alloc
-
-
+get_local_runtime_version, get_allocator = always(DRIVER_VERSION), always(pool.alloc)
 set_allocator = set_pinned_memory_allocator = always()
 
 

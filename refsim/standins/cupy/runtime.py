@@ -29,11 +29,7 @@ def setDevice(device: int) -> None:  # noqa: N802 - CuPy's own name
 deviceSynchronize = streamSynchronize = always()  # noqa: N816 - CuPy's own names
 
 
-def runtimeGetVersion() -> int:  # noqa: N802 - CuPy's own name
-    return DRIVER_VERSION
-
-
-driverGetVersion = runtimeGetVersion  # noqa: N816 - CuPy's own name
+runtimeGetVersion = driverGetVersion = always(DRIVER_VERSION)  # noqa: N816 - CuPy's own names
 
 
 def memGetInfo() -> tuple[int, int]:  # noqa: N802 - CuPy's own name

@@ -77,9 +77,7 @@ class Device:
     def compute_capability(self) -> tuple[int, int]:
         return current().capability
 
-    def total_memory(self) -> int:
-        return MEMORY_BYTES
-
+    total_memory = always(MEMORY_BYTES)
     pci_bus_id = always("0000:00:00.0")
 
     def get_attribute(self, number: int) -> int:
@@ -167,12 +165,8 @@ def _begun(call: str) -> None:
         raise LogicError(f"{call} failed: initialization error: pycuda.driver.init() comes first")
 
 
-def get_version() -> tuple[int, int, int]:
-    return DRIVER_VERSION // 1000, DRIVER_VERSION % 1000 // 10, 0
-
-
-def get_driver_version() -> int:
-    return DRIVER_VERSION
+get_version = always((DRIVER_VERSION // 1000, DRIVER_VERSION % 1000 // 10, 0))
+get_driver_version = always(DRIVER_VERSION)
 
 
 def mem_get_info() -> tuple[int, int]:
