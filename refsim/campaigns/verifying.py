@@ -184,7 +184,8 @@ def part(ask: Mapping[str, Any]) -> dict[str, Any]:
             help="give every worker the same installation and the same files, then go on",
             kind=Kind.MISSING,
         )
-    device = _opened(ask["device"], ask["target"], tuple(ask["without"]), ask["arithmetic"])
+    checks = tuple(ask["without"])
+    device = _opened(ask["device"], ask["target"], without=checks, arithmetic=ask["arithmetic"])
     if ask.get("tries") == "examples":
         return _tried(kernel, device, ask)
     verdict, slack = run_part(
@@ -206,9 +207,7 @@ def recorded(verdict: Verdict, slack: Slack = NO_SLACK) -> dict[str, Any]:
     return verdict.to_json() | {"slack": asdict(slack)}
 
 
-@lru_cache(maxsize=4)
-def _opened(name: str, target: str | None, without: tuple[str, ...], arithmetic: Any) -> Device:
-    return open_device(name, target, without=without, arithmetic=arithmetic)
+_opened = lru_cache(maxsize=4)(open_device)
 
 
 # ---- failing test cases that campaigns share in an example database of Hypothesis, as the JSON of a test case -----------

@@ -93,10 +93,7 @@ class KernelRecord:
 
     def merge(self, other: "KernelRecord") -> None:
         """Add another process's record of this kernel."""
-        for name in ("launches", "threads", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused", "nans"):
-            add(getattr(self, name), getattr(other, name))
+        add_up(self, other)
 
 
 @dataclass
@@ -119,10 +116,7 @@ class TestRecord:
 
     def merge(self, other: "TestRecord") -> None:
         """Add another process's record of this test."""
-        for name in ("launches", "inexact", "held_bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("findings", "refused"):
-            add(getattr(self, name), getattr(other, name))
+        add_up(self, other)
         self.ended(other.outcome, other.said)
 
     def ended(self, outcome: str, said: str = "") -> None:
@@ -181,6 +175,15 @@ def add(known: list[Any], more: Iterable[Any]) -> None:
     for each in more:
         if not any(each == other or (isinstance(each, Said) and each.is_of(other)) for other in known):
             known.append(each)
+
+
+def add_up(into: Any, other: Any) -> None:
+    """Add the numbers and the lists of one record to those of another; texts stay."""
+    for name, held in vars(into).items():
+        if isinstance(held, list):
+            add(held, getattr(other, name))
+        elif not isinstance(held, str):
+            setattr(into, name, held + getattr(other, name))
 
 
 def of_json(found: dict[str, Any]) -> RunRecord:

@@ -230,7 +230,7 @@ class Program(Card):
             raise open_bits(str(code.contractions[0]), self.target)
         _check_numbers(code, shared_bytes=shared_bytes, seed=seed)
         _check_flags(code, cooperative=cooperative, programmatic=programmatic)
-        _check_helpers(code, memory, checks, observer, watching, following)
+        _check_helpers(code, observer, memory=memory, checks=checks, watching=watching, following=following)
         shared_bytes, seed = int(shared_bytes), int(seed)
         shape = self.shape(entry, grid, block, cluster)
         check_parameters(code.function, self.module.version, self.target)
@@ -298,23 +298,13 @@ def _check_flags(code: Code, **given: object) -> None:
             raise RefsimError("bad-launch", f"{name}={value!r:.40} is not allowed", _launch_of(code), "True or False")
 
 
-def _check_helpers(
-    code: Code,
-    memory: GlobalMemory | None,
-    checks: Checks | None,
-    observer: StepObserver | None,
-    watching: AddressWatch | None,
-    following: OpenBits | None,
-) -> None:
+def _check_helpers(code: Code, observer: StepObserver | None, **given: object) -> None:
     """Raise RefsimError for a launch option that is no object of its own kind."""
-    for name, value, fits in (
-        ("memory", memory, isinstance(memory, GlobalMemory | None)),
-        ("checks", checks, isinstance(checks, Checks | None)),
-        ("observer", observer, observer is None or callable(getattr(observer, "before", None))),
-        ("watching", watching, isinstance(watching, AddressWatch | None)),
-        ("following", following, isinstance(following, OpenBits | None)),
-    ):
-        if not fits:
+    kinds = {"memory": GlobalMemory, "checks": Checks, "watching": AddressWatch, "following": OpenBits}
+    fits = {name: value is None or isinstance(value, kinds[name]) for name, value in given.items()}
+    fits["observer"] = observer is None or callable(getattr(observer, "before", None))
+    for name, value in (*given.items(), ("observer", observer)):
+        if not fits[name]:
             what = f"{name}={value!r:.40} is not allowed"
             raise RefsimError("bad-launch", what, _launch_of(code), "an object of its own kind, or None")
 
