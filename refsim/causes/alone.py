@@ -18,6 +18,7 @@ from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
 from refsim.computations.element_changes import exchanged
 from refsim.computations.engine import PLACED, Aspect, Computation
+from refsim.computations.reading import flushed_below
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError
@@ -43,11 +44,6 @@ def _read_as(other: Format, codes: Codes, format: Format) -> Codes:
     if int(codes.max(initial=0)) >= other.code_limit:
         raise DoesNotApplyError
     return np.asarray(encode(decode(codes, other), format))
-
-
-def _flushed(least: float, codes: Codes, format: Format) -> Codes:
-    values = decode(codes, format)
-    return np.where(np.abs(values) < least, codes & codes.dtype.type(format.sign_mask), codes)
 
 
 def _zeros_plus(codes: Codes, format: Format) -> Codes:
@@ -106,7 +102,7 @@ def rewritings(format: Format) -> tuple[Way, ...]:
     flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
     for least in sorted(flushing):
         name = f"below {least:g} in magnitude are zeros"
-        found.append(Way(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
+        found.append(Way(name, Family.FLUSHED, PTX["ftz"], partial(flushed_below, least)))
     for saturated, name in ((True, "that are infinite are the largest values"), (False, "at the limit are infinite")):
         found.append(Way(name, Family.SATURATION, PTX["cvt, .satfinite"], partial(_ended, saturated)))
     for narrow in (BF16, F16, TF32, *(row for row in FORMATS if row.bits == 8 and row.signed and row.mantissa_bits)):

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from refsim.computations.engine import Aspect
 from refsim.computations.host_sums import CASCADE, PAIRWISE, product_of_host
-from refsim.computations.ways import Cause, Family, Way, ways_of
-from refsim.conversions import RoundingName, decode, encode
+from refsim.computations.ways import Cause, Family, Way, held_in, ways_of
+from refsim.conversions import RoundingName
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
 from refsim.numerics import exact_product, fma_product, ieee
@@ -198,12 +198,12 @@ class Sharing:
         """Return the total of the sums of ranges (ranges, M, N)."""
         if len(sums) == 1:
             return MEETING_ORDERS[self.meeting](sums)
-        held = narrowed(sums, self.kept)
+        held = held_in(self.kept, sums)
         if not self.is_added_so:
             return MEETING_ORDERS[self.meeting](held)
         total: Floats = held[0]
         for each in held[1:]:
-            total = narrowed(np.asarray(ieee.add(total, each), np.float32), self.kept)
+            total = held_in(self.kept, np.asarray(ieee.add(total, each), np.float32))
         return total
 
     def __str__(self) -> str:
@@ -282,9 +282,7 @@ class Running:
 
     def kept(self, total: Floats) -> Floats:
         """Return the running sum as it is kept."""
-        if self.format is F32:
-            return total
-        return decode(encode(total, self.format, self.rounding), self.format, np.float32)
+        return held_in(self.format, total, self.rounding)
 
     def __str__(self) -> str:
         return f"the running sum is held in {self.format} between intervals, rounded {self.rounding}"
@@ -340,8 +338,3 @@ SUM_ASPECTS = (
     Aspect("counted_from", BEGINNINGS, when=is_scaled),
 )
 """How the products of A and B are added, in a computation with `formats`, `columns` of K, a usual `chain` and `interval`."""
-
-
-def narrowed(partials: Floats, format: Format) -> Floats:
-    """Return sums as they are kept between ranges."""
-    return partials if format is F32 else decode(encode(partials, format), format, np.float32)

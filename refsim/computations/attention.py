@@ -90,7 +90,7 @@ class OnlineAttention(Computation):
             lambda own: steps.Window(own.window),
         ),
         Aspect("hidden", steps.HIDDEN, when=lambda own, way: own.causal or own.window or way is steps.HIDDEN[0]),
-        Aspect("empty", steps.EMPTY_ROWS, when=lambda own, way: own.hides_rows),
+        Aspect("empty", steps.EMPTY_ROWS, when=lambda own, way: own.causal and own.q.shape[1] > own.k.shape[1]),
         Aspect("sink", steps.SINKS, says="a head {}", when=lambda own, way: own.sinks is not None),
         Aspect("cap", lambda own: steps.cap_causes(own.cap), lambda own: (own.cap, False)),
         Aspect("taken", steps.TAKEN),
@@ -151,11 +151,6 @@ class OnlineAttention(Computation):
     @property
     def addends(self) -> int:  # type: ignore[override]
         return self.k.shape[1] * self.k.shape[2]  # type: ignore[no-any-return]
-
-    @property
-    def hides_rows(self) -> bool:
-        """Return whether some rows see no key."""
-        return self.causal and self.q.shape[1] > self.k.shape[1]
 
     @property
     def group(self) -> int:

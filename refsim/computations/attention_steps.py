@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.computations.softmax import factor_causes
 from refsim.computations.special import EX2_FLUSHED, EX2_SUBNORMAL
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way, ways_of, worded
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way, rounded_to, ways_of, worded
 from refsim.conversions import ROUNDINGS, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
 from refsim.errors import RefsimError
@@ -35,10 +35,6 @@ class MaskWay(Way):
     pads: int = 0
 
 
-def _all(row: Seen, queries: int, keys: int) -> Seen:
-    return np.full(len(row), keys)
-
-
 def _causal(step: int, row: Seen, queries: int, keys: int) -> Seen:
     """Return how many keys each row sees, all of them in the last row, changed by `step`."""
     return np.clip(row + 1 + keys - queries + step, 0, keys)
@@ -49,16 +45,13 @@ def _from_first(step: int, row: Seen, queries: int, keys: int) -> Seen:
     return np.clip(row + 1 + step, 0, keys)
 
 
-def _strictly_more(row: Seen, queries: int, keys: int) -> Seen:
-    return np.full(len(row), keys + 1)
-
-
-def _all_pads(row: Seen, queries: int, keys: int) -> Seen:
-    return np.full(len(row), -(-keys // TILE_ROWS) * TILE_ROWS)
+def _first(more: int, tile: int, row: Seen, queries: int, keys: int) -> Seen:
+    """Return that every row sees the keys and `more`, up to a whole tile."""
+    return np.full(len(row), -(-(keys + more) // tile) * tile)
 
 
 _FEWER, _MORE = "a row sees one key fewer than it should", "a row sees one key more than it should"
-ALL = MaskWay("every row sees every key", Family.MASK, _ATTENTION, _all, 0)
+ALL = MaskWay("every row sees every key", Family.MASK, _ATTENTION, partial(_first, 0, 1), 0)
 CAUSAL = MaskWay(
     "the last row sees every key, each before it one fewer", Family.MASK, _ATTENTION, partial(_causal, 0), 0
 )
@@ -67,18 +60,19 @@ CAUSAL_MASKS = (
     MaskWay(_FEWER, Family.SHIFTED, _ATTENTION, partial(_causal, -1)),
     MaskWay(_MORE, Family.SHIFTED, _ATTENTION, partial(_causal, 1)),
     MaskWay("the first row sees one key, each later row one more", Family.MASK, _ATTENTION, partial(_from_first, 0)),
-    MaskWay("no mask: every row sees every key", Family.MASK, _ATTENTION, _all),
+    MaskWay("no mask: every row sees every key", Family.MASK, _ATTENTION, partial(_first, 0, 1)),
 )
 FULL_MASKS = (
     ALL,
-    MaskWay("one key beyond the last is seen, zeros", Family.SHIFTED, _ATTENTION, _strictly_more, pads=1),
-    MaskWay("pads up to a whole tile of 64 keys are seen, zeros", Family.TAIL, _ATTENTION, _all_pads, pads=TILE_ROWS),
+    MaskWay("one key beyond the last is seen, zeros", Family.SHIFTED, _ATTENTION, partial(_first, 1, 1), pads=1),
     MaskWay(
-        "the last key is not seen",
-        Family.SHIFTED,
+        "pads up to a whole tile of 64 keys are seen, zeros",
+        Family.TAIL,
         _ATTENTION,
-        lambda row, queries, keys: np.full(len(row), keys - 1),
+        partial(_first, 0, TILE_ROWS),
+        pads=TILE_ROWS,
     ),
+    MaskWay("the last key is not seen", Family.SHIFTED, _ATTENTION, partial(_first, -1, 1)),
     MaskWay("causal, the last row sees every key", Family.MASK, _ATTENTION, partial(_causal, 0)),
     MaskWay("causal, the first row sees one key", Family.MASK, _ATTENTION, partial(_from_first, 0)),
 )
@@ -319,29 +313,26 @@ def _fused(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Float
     return ieee.fma(s, np.full_like(s, factor), np.broadcast_to(-base, s.shape).astype(np.float32))
 
 
-def _product_less_base(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Floats:
-    return s * factor - (u * factor - shift)
-
-
-def _scaled_again(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Floats:
-    return _fused(s, u, factor, shift) * factor
-
-
-def _unscaled(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Floats:
-    return s - u + shift
-
-
-FUSED_SCORES = Way("t = fma(s, C, -fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _fused)
-SCORE_DIFFERENCE = Way(
-    "t = fl(fl(s - u) * C) + F", Family.CONTRACTION, PTX["fma"], lambda s, u, factor, shift: (s - u) * factor + shift
-)
 SCORE_EXPONENTS = (
-    FUSED_SCORES,
-    SCORE_DIFFERENCE,
-    Way("t = fl(fl(s * C) - fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _product_less_base),
-    Way("t is multiplied by C once more", Family.SCALE_TWICE, _ATTENTION, _scaled_again),
-    Way("t = s - u + F: C is left out of the weights", Family.NO_SCALE, _ATTENTION, _unscaled),
+    *ways_of(
+        Family.CONTRACTION,
+        PTX["fma"],
+        {
+            "t = fma(s, C, -fl(fl(u * C) - F))": _fused,
+            "t = fl(fl(s - u) * C) + F": lambda s, u, factor, shift: (s - u) * factor + shift,
+            "t = fl(fl(s * C) - fl(fl(u * C) - F))": lambda s, u, factor, shift: s * factor - (u * factor - shift),
+        },
+        usual_rank=1,
+    ),
+    Way("t is multiplied by C once more", Family.SCALE_TWICE, _ATTENTION, lambda *given: _fused(*given) * given[2]),
+    Way(
+        "t = s - u + F: C is left out of the weights",
+        Family.NO_SCALE,
+        _ATTENTION,
+        lambda s, u, factor, shift: s - u + shift,
+    ),
 )
+SCORE_DIFFERENCE = SCORE_EXPONENTS[1]
 
 Weights = tuple[Codes, Format]
 
@@ -363,17 +354,13 @@ def _via(middle: Format, p: Floats, format: Format) -> Weights:
     """Return P rounded to a wider format first."""
     if middle.mantissa_bits <= format.mantissa_bits:
         raise DoesNotApplyError
-    return _rounded("nearest-even", decode(encode(p, middle), middle, np.float32), format)
+    return _rounded("nearest-even", rounded_to(p, middle), format)
 
 
 def _codes_of(other: Format, p: Floats, format: Format) -> Weights:
     if other is format or other.code_bits != format.code_bits:
         raise DoesNotApplyError
     return _rounded("nearest-even", p, other)[0], format
-
-
-def _not_rounded(p: Floats, format: Format) -> Weights:
-    return np.ascontiguousarray(p).view(np.uint32), F32
 
 
 NEAREST_WEIGHTS = Way("P is rounded to nearest even", Family.ROUNDING, _ATTENTION, partial(_rounded, "nearest-even"), 0)
@@ -392,7 +379,13 @@ WEIGHT_WAYS = (
         Way(f"P is codes of {row}, taken for those of the operands", Family.FORMAT, _ATTENTION, partial(_codes_of, row))
         for row in (E5M2, E4M3, F16, BF16)
     ),
-    Way("P is not rounded", Family.DOUBLE_ROUNDING, _ATTENTION, _not_rounded, 2),
+    Way(
+        "P is not rounded",
+        Family.DOUBLE_ROUNDING,
+        _ATTENTION,
+        lambda p, format: (np.ascontiguousarray(p).view(np.uint32), F32),
+        2,
+    ),
 )
 NARROWED_APART = Way("P and O are rounded to nearest even", Family.ROUNDING, PTX["cvt"], rank=0)
 NARROWINGS = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.accumulating import MEETING_ORDERS, Floats, Sharing, chains_told, narrowed, sharing_causes
+from refsim.computations.accumulating import Floats, Sharing, chains_told, sharing_causes
 from refsim.computations.engine import Aspect, Computation
 from refsim.computations.products import READ_ASPECTS, WRITING, scales_are_read
 from refsim.computations.reading import (
@@ -217,9 +217,7 @@ class BlockScaledProduct(Computation):
             mine = columns[owner == number]
             if mine.size:
                 sums.append(self._range(plan, sides, scales, mine, c if number == 0 else None))
-        held = np.stack(sums)
-        total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
-        return self._ended(plan, total)
+        return self._ended(plan, plan.sharing.met(np.stack(sums)))
 
     def _ended(self, plan: Choices, total: Floats) -> Floats:
         if self.factor is None or plan.factor is WITHOUT:

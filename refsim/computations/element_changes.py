@@ -10,7 +10,8 @@ import numpy as np
 
 from refsim.computations.placing import Placing, placings
 from refsim.computations.quantising import Singles
-from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way
+from refsim.computations.row_functions import flushed
+from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way, subnormals_flushed
 from refsim.conversions import OVERFLOWS, ROUNDINGS, decode, encode
 from refsim.conversions.coding import encode_rule
 from refsim.conversions.rounding import TIES_AWAY, EncodingRule
@@ -20,10 +21,6 @@ from refsim.sources import FNUZ, IEEE754, PTX
 
 RUNS_OF_CODES = (0, 16, 32, 64, 128)
 """Lengths of runs whose halves are packed next to each other; 0: a whole row."""
-
-
-def _converted(values: Singles, rule: EncodingRule) -> Codes:
-    return encode_rule(values, rule)
 
 
 def _rounded(rounding: Any, values: Singles, rule: EncodingRule) -> Codes:
@@ -83,18 +80,6 @@ def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
     return np.where(beyond, codes & (to.sign_mask - 1) | signs, right).astype(right.dtype)
 
 
-def _flushed(values: Singles, rule: EncodingRule) -> Codes:
-    """Return codes where subnormals become zeros of their sign."""
-    codes, to = encode_rule(values, rule), rule.to
-    magnitudes = codes & codes.dtype.type(to.sign_mask - 1)
-    return np.where(magnitudes < (1 << to.mantissa_bits), codes & codes.dtype.type(to.sign_mask), codes)
-
-
-def _flushed_before(values: Singles, rule: EncodingRule) -> Codes:
-    """Return codes where values below the smallest normal number become zeros before rounding."""
-    return encode_rule(np.where(np.abs(values) < rule.to.min_normal, np.copysign(np.float32(0), values), values), rule)
-
-
 def _in_codes_of(other: Format, values: Singles, rule: EncodingRule) -> Codes:
     return np.asarray(encode(values, other), rule.to.code_dtype)
 
@@ -122,7 +107,7 @@ def _without_sign(zeros_alone: bool, values: Singles, rule: EncodingRule) -> Cod
     return np.where((magnitudes == 0) | (not zeros_alone), magnitudes, codes)
 
 
-CONVERTED = Way("elements are converted as the rule says", Family.ROUNDING, IEEE754["section 4.3"], _converted, 0)
+CONVERTED = Way("elements are converted as the rule says", Family.ROUNDING, IEEE754["section 4.3"], encode_rule, 0)
 
 
 @functools.cache
@@ -149,9 +134,14 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
         found.append(Way(says, Family.SATURATION, cvt, partial(_beyond_largest, from_itself)))
     found.append(Way("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped))
     if format.mantissa_bits:
-        found.append(Way(f"subnormals of {format} are zeros", Family.FLUSHED, PTX["ftz"], _flushed))
-        says = f"quotients below the least normal {format} are zeros"
-        found.append(Way(says, Family.FLUSHED, PTX["ftz"], _flushed_before))
+        for says, flush in (
+            (f"subnormals of {format} are zeros", lambda x, rule: subnormals_flushed(encode_rule(x, rule), rule.to)),
+            (
+                f"quotients below the least normal {format} are zeros",
+                lambda x, rule: encode_rule(flushed(x, rule.to), rule),
+            ),
+        ):
+            found.append(Way(says, Family.FLUSHED, PTX["ftz"], flush))
     for other in FORMATS:
         if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
             continue

@@ -21,17 +21,15 @@ class Placing(Way):
     back: Callable[[Codes], Codes] = lambda codes: codes
 
 
-def _transposed(codes: Codes) -> Codes:
-    if codes.ndim < 2 or 1 in codes.shape[-2:]:
+def _turned(axis: int, least: int, back: bool, codes: Codes) -> Codes:
+    """Return an output of at least `least` dimensions in the memory order of an axis and the next exchanged."""
+    shape = list(codes.shape)
+    if codes.ndim < least or 1 in (shape[axis], shape[axis + 1]):
         raise DoesNotApplyError
-    return np.swapaxes(codes, -1, -2).reshape(codes.shape)
-
-
-def _transposed_back(codes: Codes) -> Codes:
-    if codes.ndim < 2 or 1 in codes.shape[-2:]:
-        raise DoesNotApplyError
-    shape = (*codes.shape[:-2], codes.shape[-1], codes.shape[-2])
-    return np.swapaxes(codes.reshape(shape), -1, -2)
+    if not back:
+        return np.swapaxes(codes, axis, axis + 1).reshape(shape)
+    shape[axis], shape[axis + 1] = shape[axis + 1], shape[axis]
+    return np.swapaxes(codes.reshape(shape), axis, axis + 1)
 
 
 def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
@@ -71,19 +69,6 @@ def _batches_turned(codes: Codes) -> Codes:
     return codes[::-1]
 
 
-def _rows_first(codes: Codes) -> Codes:
-    """Return (B, M, ...) in the memory order of (M, B, ...)."""
-    if codes.ndim < 3 or 1 in codes.shape[:2]:
-        raise DoesNotApplyError
-    return np.swapaxes(codes, 0, 1).reshape(codes.shape)
-
-
-def _rows_first_back(codes: Codes) -> Codes:
-    if codes.ndim < 3 or 1 in codes.shape[:2]:
-        raise DoesNotApplyError
-    return np.swapaxes(codes.reshape(codes.shape[1], codes.shape[0], *codes.shape[2:]), 0, 1)
-
-
 def _of_batches() -> Iterator[Placing]:
     """Yield the placings that move the batches of (B, M, N)."""
     source = CUBLAS["strided batches"]
@@ -91,7 +76,8 @@ def _of_batches() -> Iterator[Placing]:
         says = f"one batch {name} their own, around the end"
         yield Placing(says, Family.BATCH, source, partial(_batches_rolled, by), back=partial(_batches_rolled, -by))
     yield Placing("from the last batch on", Family.BATCH, source, _batches_turned, back=_batches_turned)
-    yield Placing("as (M, B, N), rows before batches", Family.BATCH, source, _rows_first, back=_rows_first_back)
+    rows_first = partial(_turned, 0, 3, False), partial(_turned, 0, 3, True)
+    yield Placing("as (M, B, N), rows before batches", Family.BATCH, source, rows_first[0], back=rows_first[1])
 
 
 IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], rank=0)
@@ -100,10 +86,9 @@ IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], rank=0)
 @functools.cache
 def placings() -> tuple[Placing, ...]:
     """Return every permutation that is tried, the identity first."""
-    found = [
-        IN_PLACE,
-        Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, back=_transposed_back),
-    ]
+    turned = partial(_turned, -2, 2, False), partial(_turned, -2, 2, True)
+    stmatrix = PTX["stmatrix, .trans"]
+    found = [IN_PLACE, Placing("as the transpose", Family.TRANSPOSED, stmatrix, turned[0], back=turned[1])]
     found += _of_batches()
     source = PTX["tensor swizzling modes"]
     for row in SWIZZLES:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from refsim.computations.amax_changes import peaks
 from refsim.computations.engine import Aspect
 from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
-from refsim.computations.row_functions import flushed
+from refsim.computations.row_functions import AS_READ, flushed, taken_for
 from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way, rounded_to
-from refsim.conversions import decode, encode
+from refsim.conversions import encode
 from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
 from refsim.scaling.grids import Pair
 from refsim.sources import DEEPGEMM, FNUZ, IEEE754, OCP_MX, PTX
@@ -33,28 +33,18 @@ def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
     return rounded_to(x, narrow)
 
 
-def _misread(other: Format, x: Singles, format: Format) -> Singles:
-    """Return codes of 16 bits read as the other 16-bit format."""
-    if format is other or format.bits != other.bits:
-        raise DoesNotApplyError
-    return decode(encode(x, format), other, np.float32)
-
-
 def _turned(x: Singles, format: Format) -> Singles:
     if x.shape[-1] != x.shape[-2]:
         raise DoesNotApplyError
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
-X_AS_IT_IS = Way("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
-
-
 def _readings() -> Iterator[Way]:
-    yield X_AS_IT_IS
+    yield AS_READ
     for narrow in (BF16, F16):
         says = f"x is rounded to {narrow} before anything else"
         yield Way(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_narrowed, narrow))
-        yield Way(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(_misread, narrow), 2)
+        yield Way(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(taken_for, narrow), 2)
     yield Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed)
     yield Way("x is read as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _turned)
 
@@ -198,14 +188,6 @@ def _without_bias(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     return grid.stored - np.uint8(E8M0.bias)
 
 
-def _at_bound(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[np.bool_]:
-    return np.asarray(grid.peak <= np.float32(rule.floor))
-
-
-def _of_nan(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[np.bool_]:
-    return np.isnan(grid.peak)
-
-
 def _where(marked: Marks, value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     """Return scales with one value in marked blocks."""
     return np.where(marked(grid, rule), _stored(grid, np.float32(value), rule), grid.stored)
@@ -238,8 +220,19 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
         (f"the power of two above amax / MAX cut to {bits} bits", Family.SCALE_RULE, partial(_above_cut, bits))
         for bits in (1, 2, 3, 7, 10)
     ),
-    *((f"{n:g} where amax is no more than its bound", Family.CLAMP, partial(_where, _at_bound, n)) for n in (1.0, 0.0)),
-    *((f"{n:g} where amax is NaN", Family.NAN, partial(_where, _of_nan, n)) for n in (0.0, 1.0, np.inf, np.nan)),
+    *(
+        (f"{n:g} where amax is {words}", family, partial(_where, marked, n))
+        for words, family, marked, numbers in (
+            (
+                "no more than its bound",
+                Family.CLAMP,
+                lambda grid, rule: grid.peak <= np.float32(rule.floor),
+                (1.0, 0.0),
+            ),
+            ("NaN", Family.NAN, lambda grid, rule: np.isnan(grid.peak), (0.0, 1.0, np.inf, np.nan)),
+        )
+        for n in numbers
+    ),
     *((f"rounded to {row}", Family.DOUBLE_ROUNDING, partial(_through, row)) for row in (BF16, F16)),
     *(
         (f"rounded {way}", family, partial(_written, way))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
+from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way, subnormals_flushed
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, E5M2, FORMATS, ElementType, Format
@@ -67,13 +67,6 @@ def _transposed_in_place(codes: Matrix, format: ElementType) -> Matrix:
     return np.ascontiguousarray(codes.reshape(codes.shape[::-1]).T)
 
 
-def _with_subnormals_flushed(codes: Matrix, format: ElementType) -> Matrix:
-    """Return codes with every subnormal replaced by a zero of its sign."""
-    assert isinstance(format, Format)
-    magnitude = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
-    return np.where(magnitude < (1 << format.mantissa_bits), codes & codes.dtype.type(format.sign_mask), codes)
-
-
 CHUNK_PATTERNS = (
     *((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)),
     (0, 32, 0),
@@ -83,8 +76,8 @@ CHUNK_PATTERNS = (
 """Swizzles of a tile's rows: bytes that stay together (0: one element), chunks that are exchanged, row bits skipped."""
 
 
-def _flushed_below(least: float, codes: Matrix, format: ElementType) -> Matrix:
-    """Return zeros for numbers that were subnormal in a narrower format before they were widened."""
+def flushed_below(least: float, codes: Matrix, format: ElementType) -> Matrix:
+    """Return zeros of their sign for numbers below `least`, such as the subnormals of a format before it was widened."""
     assert isinstance(format, Format)
     return np.where(np.abs(decode(codes, format)) < least, codes & codes.dtype.type(format.sign_mask), codes)
 
@@ -105,11 +98,11 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
                 found.append(OperandReading(says, family, FNUZ["table 1"], format=other, rank=rank))
         if format.exponent_bits and format.mantissa_bits:
             says = "with subnormals as zeros"
-            found.append(OperandReading(says, Family.FLUSHED, PTX["ftz"], _with_subnormals_flushed))
+            found.append(OperandReading(says, Family.FLUSHED, PTX["ftz"], subnormals_flushed))
             for narrow in (E4M3, E5M2):
                 if format.mantissa_bits > narrow.mantissa_bits and format.min_normal < narrow.min_normal < 1:
                     name = f"with subnormals of {narrow} as zeros, numbers below {narrow.min_normal:g}"
-                    flush = partial(_flushed_below, narrow.min_normal)
+                    flush = partial(flushed_below, narrow.min_normal)
                     found.append(OperandReading(name, Family.FLUSHED, PTX["ftz"], flush, rank=2))
     found.append(OperandReading("as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _transposed))
     says, source = "with rows for columns", PTX["wgmma, K-major and MN-major"]

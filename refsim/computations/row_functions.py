@@ -13,7 +13,7 @@ from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.host_sums import HOST_ORDERS
 from refsim.computations.reading import kept_columns
 from refsim.computations.row_sums import RowOrder, sum_causes
-from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, rounded_to
 from refsim.computations.writing import Writing
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
@@ -81,11 +81,10 @@ class RowFunction(Computation):
         for name, shape in (("w", columns), ("bias", columns), ("gate", (rows, columns))):
             if getattr(self, name) is not None:
                 drawn[name] = random.normal(0, 1, shape)
-        held: dict[str, Any] = {name: self._rounded(each) for name, each in drawn.items()}
+        held: dict[str, Any] = {
+            name: rounded_to(np.asarray(each, np.float32), self.x_format) for name, each in drawn.items()
+        }
         return replace(self, **held, format=F32 if wide else self.format)
-
-    def _rounded(self, values: Any) -> Floats:
-        return decode(encode(np.asarray(values, np.float32), self.x_format), self.x_format, np.float32)
 
 
 def rows_of(sample: Sample | None) -> tuple[Rows, tuple[Any, ...]]:
@@ -110,11 +109,7 @@ def flushed(x: Floats, format: Format) -> Floats:
     return np.where(np.abs(x) < format.min_normal, np.copysign(np.float32(0), x), x).astype(np.float32)
 
 
-def _without_nan(number: np.float32, x: Floats, format: Format) -> Floats:
-    return np.where(np.isnan(x), number, x)
-
-
-def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
+def taken_for(other: Format, x: Floats, format: Format) -> Floats:
     """Return codes of x read as another format of that width."""
     if other is format or other.code_bits != format.code_bits:
         raise DoesNotApplyError
@@ -126,11 +121,16 @@ X_READINGS = (
     AS_READ,
     Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed),
     *(
-        Way(f"NaN in x counts as {name}", Family.NAN, PTX["max, .NaN"], partial(_without_nan, np.float32(number)))
+        Way(
+            f"NaN in x counts as {name}",
+            Family.NAN,
+            PTX["max, .NaN"],
+            partial(lambda number, x, format: np.where(np.isnan(x), number, x), np.float32(number)),
+        )
         for name, number in (("0", 0), ("-infinity", -np.inf))
     ),
     *(
-        Way(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(_taken_for, other), 2)
+        Way(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(taken_for, other), 2)
         for other in (BF16, F16)
     ),
 )

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations.host_sums import HOST_ORDERS, HostOrder
-from refsim.computations.ways import Cause, Family
-from refsim.conversions import decode, encode
+from refsim.computations.ways import Cause, Family, held_in
 from refsim.formats import BF16, F16, F32, Format
 from refsim.numerics import ieee
 from refsim.sources import CUDA_GUIDE, IEEE754, Source
@@ -50,7 +49,7 @@ class RowOrder:
             return self.over_threads(np.add.accumulate(turns, axis=0, dtype=np.float32)[-1])
         total = np.zeros(turns.shape[1:], np.float32)
         for each in turns:
-            total = _narrowed(total + each, held)
+            total = held_in(held, total + each)
         return self.over_threads(total, held)
 
     def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
@@ -62,7 +61,7 @@ class RowOrder:
         turns = self.turns(values)
         total: Floats = np.zeros(turns.shape[1:], np.float32)
         for each in turns:
-            total = _narrowed(ieee.fma(each, each, total), held)
+            total = held_in(held, ieee.fma(each, each, total))
         return self.over_threads(total, held)
 
     def over_threads(self, each: Floats, held: Format = F32) -> Floats:
@@ -73,7 +72,7 @@ class RowOrder:
             return _met(total, HALVING if self.warps == HALVING else DOUBLING, held)
         first: Floats = total[:, 0]
         for warp in range(1, total.shape[1]):
-            first = _narrowed(first + total[:, warp], held)
+            first = held_in(held, first + total[:, warp])
         return first
 
     def __str__(self) -> str:
@@ -89,15 +88,10 @@ def _met(parts: Floats, way: str, held: Format) -> Floats:
     while parts.shape[-1] > 1:
         half = parts.shape[-1] // 2
         if way == HALVING:
-            parts = _narrowed(parts[..., :half] + parts[..., half:], held)
+            parts = held_in(held, parts[..., :half] + parts[..., half:])
         else:
-            parts = _narrowed(parts[..., 0::2] + parts[..., 1::2], held)
+            parts = held_in(held, parts[..., 0::2] + parts[..., 1::2])
     return parts[..., 0]
-
-
-def _narrowed(total: Floats, held: Format) -> Floats:
-    """Return a sum rounded to the format that holds it."""
-    return total if held is F32 else decode(encode(total, held), held, np.float32)
 
 
 Order = RowOrder | HostOrder

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
-from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Way, ways_of
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Way, rounded_to, ways_of
 from refsim.computations.writing import USUAL_WRITING, writing_causes
-from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, Format
 from refsim.integers import array_of
@@ -130,7 +129,7 @@ _SCALES = (
             f"rounded to {narrow}",
             Family.DOUBLE_ROUNDING,
             IEEE754["section 4.3"],
-            lambda scales, narrow=narrow: decode(encode(scales, narrow), narrow, np.float32),
+            lambda scales, narrow=narrow: rounded_to(scales, narrow),
             2,
         )
         for narrow in (BF16, F16)

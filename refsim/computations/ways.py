@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions import decode, encode
-from refsim.formats import Format
+from refsim.conversions import RoundingName, decode, encode
+from refsim.formats import F32, Format
 from refsim.render.cards import FieldsCard
 from refsim.sources import Source
 
@@ -180,9 +180,22 @@ class DoesNotApplyError(Exception):
     """A choice that does not apply to these operands, such as the transpose of a matrix that is not square."""
 
 
-def rounded_to(values: NDArray[np.floating], format: Format) -> NDArray[np.float32]:
-    """Return values rounded to nearest even in a format, as float32."""
-    return decode(encode(values, format), format, np.float32)
+def rounded_to(
+    values: NDArray[np.floating], format: Format, rounding: RoundingName = "nearest-even"
+) -> NDArray[np.float32]:
+    """Return values rounded in a format, as float32."""
+    return decode(encode(values, format, rounding), format, np.float32)
+
+
+def held_in(format: Format, total: NDArray[np.float32], rounding: RoundingName = "nearest-even") -> NDArray[np.float32]:
+    """Return sums rounded to the format that holds them; float32 holds every sum."""
+    return total if format is F32 else rounded_to(total, format, rounding)
+
+
+def subnormals_flushed(codes: Codes, format: Format) -> Codes:
+    """Return codes with every subnormal replaced by a zero of its sign."""
+    magnitude = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
+    return np.where(magnitude < (1 << format.mantissa_bits), codes & codes.dtype.type(format.sign_mask), codes)
 
 
 def lines_chosen(counts: Indices, most: int) -> Indices:

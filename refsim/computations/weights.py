@@ -15,17 +15,13 @@ from refsim.computations.integer_products import values_of, zero_causes, zero_wa
 from refsim.computations.products import PlainProduct
 from refsim.computations.reading import AS_IT_IS, OperandReading, readings_of, scale_readings
 from refsim.computations.scale_changes import SCALE_PLACES, SCALE_VALUES
-from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, rounded_to, worded
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, ElementType, Format, Integer
 from refsim.sources import OCP_MX, TORCHAO, VLLM
 
 Matrix = NDArray[Any]
 Floats = NDArray[np.float32]
-
-
-def _rounded(values: Floats, format: Format) -> Floats:
-    return np.asarray(decode(encode(values, format), format, np.float32))
 
 
 _LIBRARY = VLLM["GPTQ and AWQ weights"]
@@ -36,18 +32,18 @@ WEIGHINGS_OF_CODES = (
         "q * s - z * s, each product rounded",
         _ROUNDING,
         _LIBRARY,
-        lambda q, s, z, to: _rounded(q * s, to) - _rounded(z * s, to),
+        lambda q, s, z, to: rounded_to(q * s, to) - rounded_to(z * s, to),
     ),
     Way(
         "q * s - z * s by fma, z * s rounded",
         Family.CONTRACTION,
         _LIBRARY,
-        lambda q, s, z, to: q * s - _rounded(z * s, to),
+        lambda q, s, z, to: q * s - rounded_to(z * s, to),
     ),
     Way("q - z * s", Family.SCALE_RULE, _LIBRARY, lambda q, s, z, to: q - z * s),
     Way("q * s - z", Family.ZERO_POINT, _LIBRARY, lambda q, s, z, to: q * s - z),
-    Way("in bf16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: _rounded((q - z) * s, BF16)),
-    Way("in f16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: _rounded((q - z) * s, F16)),
+    Way("in bf16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: rounded_to((q - z) * s, BF16)),
+    Way("in f16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: rounded_to((q - z) * s, F16)),
 )
 """Weights from (values, scales, zero points), float32 and (N, K) each, for activations of a format."""
 BEFORE, BEHIND = PLACES_OF_SCALES = worded(
@@ -142,10 +138,6 @@ def _zero_places() -> Iterator[OperandReading]:
 ZERO_PLACES = tuple(_zero_places())
 
 
-def _has_zeros(own: "WeightProduct", way: Way) -> bool:
-    return bool(own.zeros.any())
-
-
 @dataclass(frozen=True, eq=False)
 class WeightProduct(Computation):
     """D (M, N) = A W^T: A in bf16 or f16; W (N, K) from codes, scales and zero points, rounded to A's format.
@@ -178,7 +170,7 @@ class WeightProduct(Computation):
             "weighed",
             WEIGHINGS_OF_CODES,
             says="a weight is {}",
-            when=lambda own, way: _has_zeros(own, way) or "z * s" not in way.name,
+            when=lambda own, way: own.zeros.any() or "z * s" not in way.name,
             told="as {}",
         ),
         Aspect("scaled_where", PLACES_OF_SCALES),

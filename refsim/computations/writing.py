@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, subnormals_flushed
 from refsim.conversions import OVERFLOWS, ROUNDINGS, RoundingName, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
 from refsim.errors import RefsimError
@@ -38,9 +38,7 @@ class Writing:
         except RefsimError:
             raise DoesNotApplyError from None
         if self.flushes:
-            kept = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
-            zeros = codes & codes.dtype.type(format.sign_mask)
-            codes = np.where(kept < (1 << format.mantissa_bits), zeros, codes).astype(codes.dtype)
+            codes = subnormals_flushed(np.asarray(codes), format)
         return np.asarray(codes)
 
     def __str__(self) -> str:
