@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, F16, F32, F64, Format
 from refsim.kernels import Launcher
 from refsim.ptx.isa.forms import bind, pure_function
 from refsim.silicon.vectors import CHUNK, Recording, digest, splitmix64
@@ -86,48 +87,32 @@ def probe_module(forms: list[ScalarForm]) -> str:
     return "\n".join([_HEADER, *(form.kernel(f"form_{number}") for number, form in enumerate(forms))]) + "\n"
 
 
-@dataclass(frozen=True)
-class _FloatKind:
-    exponent: int
-    mantissa: int
-
-    @property
-    def bits(self) -> int:
-        """Return the width of the format."""
-        return 1 + self.exponent + self.mantissa
-
-    @property
-    def specials(self) -> list[int]:
-        """Return both signs of zero, subnormals, powers of two, ties, odd integers, the largest, infinity and all kinds
-        of NaN."""
-        m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
-        magnitudes = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, 2 << m, (one - 1) << m, one << m, (one << m) + 1]
-        magnitudes += [(one << m) - 1, (one << m) | 1 << (m - 1), (one << m) | (1 << m) - 1, (one + 1) << m]
-        magnitudes += [(one + 1) << m | 1 << (m - 1), (one + m) << m, (one + m) << m | 1, (one + m + 1) << m | 1]
-        magnitudes += [min(one + e, top - 1) << m for e in (7, 8, 15, 16, 30, 31, 32, 62, 63, 64)]
-        magnitudes += [(min(one + e, top - 1) << m) - 1 for e in (8, 16, 31, 32, 63, 64)]
-        magnitudes += [(top << m) - 1, top << m, top << m | 1, top << m | 1 << (m - 1), (top + 1 << m) - 1]
-        # All ones except bit 3 is 0x7ff7: tensor maps fill with this NaN, and fma.oob tests for it.
-        magnitudes += [
-            (top + 1 << m) - 9,
-            top << m | 1 << (m - 2) | 5,
-            max(one - m, 1) << m,
-            max(one - m - 1, 1) << m,
-            (one // 2) << m,
-        ]
-        return magnitudes + [value | 1 << (self.bits - 1) for value in magnitudes]
-
-    @property
-    def corners(self) -> list[int]:
-        """Return the sixteen patterns that are combined in every pair, the most telling first."""
-        m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
-        minus = 1 << (self.bits - 1)
-        first = [0, minus, top << m, top << m | 1 << (m - 2) | 5, one << m, minus | one << m, minus | top << m]
-        others = [(minus << 1) - 1, 1, minus | 1, (top << m) - 1, minus | (top << m) - 1, 1 << m, minus | 1 << m]
-        return [*first, *others, (top + 1 << m) - 9, (one << m) | 1 << (m - 1)]
+def _specials(kind: Format) -> list[int]:
+    """Return both signs of zero, subnormals, powers of two, ties, odd integers, the largest, infinity and all kinds of
+    NaN."""
+    m, top, one = kind.mantissa_bits, (1 << kind.exponent_bits) - 1, kind.bias
+    magnitudes = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, 2 << m, (one - 1) << m, one << m, (one << m) + 1]
+    magnitudes += [(one << m) - 1, (one << m) | 1 << (m - 1), (one << m) | (1 << m) - 1, (one + 1) << m]
+    magnitudes += [(one + 1) << m | 1 << (m - 1), (one + m) << m, (one + m) << m | 1, (one + m + 1) << m | 1]
+    magnitudes += [min(one + e, top - 1) << m for e in (7, 8, 15, 16, 30, 31, 32, 62, 63, 64)]
+    magnitudes += [(min(one + e, top - 1) << m) - 1 for e in (8, 16, 31, 32, 63, 64)]
+    magnitudes += [(top << m) - 1, top << m, top << m | 1, top << m | 1 << (m - 1), (top + 1 << m) - 1]
+    # All ones except bit 3 is 0x7ff7: tensor maps fill with this NaN, and fma.oob tests for it.
+    magnitudes += [(top + 1 << m) - 9, top << m | 1 << (m - 2) | 5, max(one - m, 1) << m]
+    magnitudes += [max(one - m - 1, 1) << m, (one // 2) << m]
+    return magnitudes + [value | 1 << (kind.bits - 1) for value in magnitudes]
 
 
-_FLOATS = {"f16": _FloatKind(5, 10), "bf16": _FloatKind(8, 7), "f32": _FloatKind(8, 23), "f64": _FloatKind(11, 52)}
+def _corners_of(kind: Format) -> list[int]:
+    """Return the sixteen patterns that are combined in every pair, the most telling first."""
+    m, top, one = kind.mantissa_bits, (1 << kind.exponent_bits) - 1, kind.bias
+    minus = kind.sign_mask
+    first = [0, minus, top << m, top << m | 1 << (m - 2) | 5, one << m, minus | one << m, minus | top << m]
+    others = [(minus << 1) - 1, 1, minus | 1, (top << m) - 1, minus | (top << m) - 1, 1 << m, minus | 1 << m]
+    return [*first, *others, (top + 1 << m) - 9, (one << m) | 1 << (m - 1)]
+
+
+_FLOATS = {row.name: row for row in (F16, BF16, F32, F64)}
 _PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
 _INTEGERS = {"u16": 16, "u32": 32, "u64": 64}
 _SHIFTS = [*range(20), 23, 24, 30, 31, 32, 33, 47, 48, 63, 64, 65, 95, 127, 128, 255, 256, 257, 1 << 31, (1 << 32) - 1]
@@ -193,7 +178,7 @@ def _corners(kind: str, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
     elif kind in _INTEGERS:
         values = _integer_specials(_INTEGERS[kind])
     else:
-        values = [*_FLOATS[kind].corners, *_FLOATS[kind].specials]
+        values = [*_corners_of(_FLOATS[kind]), *_specials(_FLOATS[kind])]
     return _chosen(values, number)
 
 
@@ -235,24 +220,8 @@ def _shift_patterns(choice: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDA
 def _integer_specials(bits: int) -> list[int]:
     """Return extremes, small numbers and the extremes of narrower types; the first sixteen are the corners."""
     top = 1 << (bits - 1)
-    values = [
-        0,
-        1,
-        2 * top - 1,
-        top,
-        top - 1,
-        2 * top - 2,
-        2,
-        top + 1,
-        3,
-        0x80,
-        0x7F,
-        0xFF,
-        0x100,
-        0x7FFF,
-        0x8000,
-        0xFFFF,
-    ]
+    values = [0, 1, 2 * top - 1, top, top - 1, 2 * top - 2, 2, top + 1, 3]
+    values += [0x80, 0x7F, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF]
     return [*values, 7, 8, 10, (1 << (bits // 2)) - 1, 1 << (bits // 2), 2 * top - 0x80, 2 * top - 0x81]
 
 
@@ -277,10 +246,10 @@ def _integer_patterns(
 
 
 def _float_patterns(
-    kind: _FloatKind, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
+    kind: Format, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
 ) -> NDArray[np.uint64]:
     """Return floats from the chosen source, as `operand_rows` lists them."""
-    m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
+    m, top, one = kind.mantissa_bits, (1 << kind.exponent_bits) - 1, kind.bias
     mask, fraction = np.uint64((1 << kind.bits) - 1), noise & np.uint64((1 << m) - 1)
     sign = (noise >> np.uint64(63)) << np.uint64(kind.bits - 1)
     pick = (noise >> np.uint64(53)) % np.uint64(1021)
@@ -294,13 +263,13 @@ def _float_patterns(
     edge = np.where(pick % np.uint64(3) == 0, np.uint64(top - 1) - pick % np.uint64(2), pick % np.uint64(3))
     edges = with_exponent(edge, fraction)
     negated = before[-1] ^ np.uint64(1 << (kind.bits - 1)) ^ (noise & np.uint64(3)) if before else noise
-    sources = [_pick(kind.specials, noise), noise, near_one, near_one, sparse, edges, negated]
+    sources = [_pick(_specials(kind), noise), noise, near_one, near_one, sparse, edges, negated]
     return np.choose(choice, [*sources, _cancelling(kind, noise, before)]) & mask
 
 
-def _cancelling(kind: _FloatKind, noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+def _cancelling(kind: Format, noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """Return the operand with which the result vanishes or underflows: c near -a*b, or b with a small a*b."""
-    m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
+    m, top, one = kind.mantissa_bits, (1 << kind.exponent_bits) - 1, kind.bias
     if not before:
         return noise
     if len(before) == 1:

@@ -28,12 +28,12 @@ from refsim.numerics.multiply import ProductSpec
 from refsim.numerics.rows import Profile, Unit
 from refsim.numerics.sparse import Sparsity, gathered, sparsity_of
 from refsim.silicon.vectors import splitmix64
+from refsim.silicon.wmma_probe import module
 
 Array = NDArray[Any]
 IMAGE = 4096
 """Bytes of shared memory that a warpgroup fills: A from 0 on, B from B_START on."""
 B_START = 2048
-_HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 _NO_FIELDS = 0x0F0F0F0F  # the register of lanes that give no metadata: a meaningless pattern
 
 
@@ -73,9 +73,7 @@ class SparseInstruction:
     @property
     def name(self) -> str:
         """Return the opcode with selector and source of A."""
-        source = (
-            "" if not self.shape.is_warpgroup else " A in registers" if self.from_registers else " A in shared memory"
-        )
+        source = f" A in {'registers' if self.from_registers else 'shared memory'}" if self.shape.is_warpgroup else ""
         return f"{self.opcode} selector {self.selector}{source}"
 
     @property
@@ -184,9 +182,9 @@ class SparseInstruction:
     def inputs(self, problem: Problem) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """Return the 32-bit words of all threads (threads, words), and the images of shared memory."""
         metadata = fragment_named(self.shape.metadata(self.a, self.selector))
-        fields = (
-            np.array([0x4, 0xE], np.uint8)[problem.positions] if self.shape.position_bits == 4 else problem.positions
-        )
+        fields = problem.positions
+        if self.shape.position_bits == 4:
+            fields = np.array([0x4, 0xE], np.uint8)[fields]
         words = metadata.packed(fields)
         words[:, (metadata.elements[0] < 0).all(axis=1)] = _NO_FIELDS
         matrices = {"a": problem.a, "c": problem.c}
@@ -233,11 +231,6 @@ def forms() -> list[SparseInstruction]:
                         for s in shape.selectors
                     ]
     return found
-
-
-def module(chosen: list[SparseInstruction]) -> str:
-    """Return the PTX module with one entry for each form."""
-    return _HEAD + "\n".join(form.kernel(f"form_{number}") for number, form in enumerate(chosen)) + "\n"
 
 
 def ptx() -> str:
@@ -296,10 +289,8 @@ def _sizes(form: SparseInstruction) -> tuple[tuple[int, int, int], tuple[int, in
 def _positions(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> NDArray[np.uint8]:
     """Return random positions of the stored elements of A, ascending within each group or descending."""
     size, sparsity = _sizes(form)[0], form.sparsity
-    ranks = np.argsort(draw.random((*size[:2], size[2] // sparsity.kept, sparsity.group)), axis=-1)[
-        ..., : sparsity.kept
-    ]
-    ordered = np.sort(ranks, axis=-1)
+    ranks = np.argsort(draw.random((*size[:2], size[2] // sparsity.kept, sparsity.group)), axis=-1)
+    ordered = np.sort(ranks[..., : sparsity.kept], axis=-1)
     if not rising:
         ordered = ordered[..., ::-1]
     return np.ascontiguousarray(ordered).reshape(size).astype(np.uint8)
@@ -321,9 +312,7 @@ def _accumulators(form: SparseInstruction, draw: SteadyNumbers) -> Array:
     d, size = form.formats[2], _sizes(form)[2]
     if d.is_integer:
         return draw.integers(-(2**31), 2**31, size).astype(np.uint32)
-    values = draw.normal(size) * 2.0 ** draw.integers(-4, 5, size)
-    found: Array = encode(values.astype(np.float32), float_named(d))
-    return found
+    return _codes(draw.normal(size) * 2.0 ** draw.integers(-4, 5, size), d)
 
 
 def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> Problem:
@@ -354,11 +343,9 @@ def _counted(row: ElementType, count: int) -> Array:
     if row.is_integer:
         return np.arange(1, count + 1, dtype=np.uint8)
     format = float_named(row)
-    return (
-        (np.arange(count) + _one(row) - (count // 2 << format.padding_bits)).astype(row.code_dtype)
-        if format.bits < 32
-        else (encode(np.arange(1, count + 1).astype(np.float32), format))
-    )
+    if format.bits == 32:
+        return encode(np.arange(1, count + 1).astype(np.float32), format)
+    return (np.arange(count) + _one(row) - (count // 2 << format.padding_bits)).astype(row.code_dtype)
 
 
 def _zeros(form: SparseInstruction) -> Array:
@@ -376,9 +363,8 @@ def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
     largest = 2.0 ** min(15, (1 << format.exponent_bits) - 3 - format.bias)
     smallest = 2.0 ** max(-20, 1 - format.bias - format.mantissa_bits)
     for number, value in enumerate((largest * fraction, -largest * fraction, smallest / fraction)):
-        np.put_along_axis(
-            a, places[..., number : number + 1], encode(value.astype(np.float32), format)[..., None], axis=-1
-        )
+        code = encode(value.astype(np.float32), format)
+        np.put_along_axis(a, places[..., number : number + 1], code[..., None], axis=-1)
     b = np.full(sizes[1], _one(b_row), b_row.code_dtype)
     return Problem(a, _positions(form, draw), b, _zeros(form))
 
@@ -434,9 +420,7 @@ def _tiny(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
     def small(size: tuple[int, ...], row: Format) -> Array:
         exponent = np.maximum(1 - row.bias - row.mantissa_bits, zero // 2 + draw.integers(-6, 4, size))
-        return encode(
-            ((2 * draw.integers(0, 2, size) - 1) * (1 + draw.random(size)) * 2.0**exponent).astype(np.float32), row
-        )
+        return _codes((2 * draw.integers(0, 2, size) - 1) * (1 + draw.random(size)) * 2.0**exponent, row)
 
     c = encode((draw.normal(sizes[2]) * 2.0 ** (zero + 4)).astype(np.float32), d)
     return Problem(small(sizes[0], a_row), _positions(form, draw), small(sizes[1], b_row), c)
@@ -455,8 +439,6 @@ CLASSES: dict[str, Callable[[SparseInstruction, SteadyNumbers], Problem]] = {
 
 
 # ---- hypotheses: the first is the model's, the others are alternatives
-def _inferred(form: SparseInstruction, problem: Problem) -> Array:
-    return form.product.codes(problem.a, problem.b, problem.c, metadata=problem.positions)
 
 
 def _row(form: SparseInstruction) -> Profile:
@@ -509,7 +491,7 @@ def _halved(form: SparseInstruction) -> Profile:
 
 
 HYPOTHESES: dict[str, Callable[[SparseInstruction, Problem], Array]] = {
-    "as the model infers": _inferred,
+    "as the model infers": lambda form, given: form.product.codes(given.a, given.b, given.c, metadata=given.positions),
     "steps half as long": lambda form, problem: _stored(form, problem, _halved(form)),
     "steps of first and of second places": _by_place,
     "the whole matrix, two dense instructions": lambda form, problem: _whole(form, problem, 2),
@@ -534,10 +516,6 @@ def differing(form: SparseInstruction, problem: Problem, results: Array) -> dict
     """Return the number of results that differ from each hypothesis, by class."""
     found = {}
     for name in hypotheses(form):
-        wrong = (
-            (HYPOTHESES[name](form, problem) != results)
-            .reshape(-1, form.problems, *results.shape[1:])
-            .sum(axis=(1, 2, 3))
-        )
-        found[name] = dict(zip(classes_of(form), wrong.tolist(), strict=True))
+        wrong = (HYPOTHESES[name](form, problem) != results).reshape(-1, form.problems, *results.shape[1:])
+        found[name] = dict(zip(classes_of(form), wrong.sum(axis=(1, 2, 3)).tolist(), strict=True))
     return found

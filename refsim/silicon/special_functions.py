@@ -121,10 +121,13 @@ def differing_words(opcode: str, device: str = "h200") -> tuple[int, int, int]:
     if "groups" not in arrays:
         return 0, 0, 0
     words = recorded(form, device)
+    of_singles = partial(_clause, opcode, 32)
     if opcode.startswith("div."):
-        return 0, 4 << 20, int(replayed_pairs([partial(_of_singles, opcode)], _PAIRS_OF_ONE)[0] != words[_PAIRS_OF_ONE])
-    groups, function = (_DOUBLES, _of_uppers) if opcode.endswith(".f64") else (_SINGLES, _of_singles)
-    wrong = sum(replayed(partial(function, opcode), group) != words[group] for group in groups)
+        return 0, 4 << 20, int(replayed_pairs([of_singles], _PAIRS_OF_ONE)[0] != words[_PAIRS_OF_ONE])
+    is_double = opcode.endswith(".f64")
+    function = (lambda x: _clause(opcode, 64, doubles(x, lower=True).view(np.uint64))) if is_double else of_singles
+    groups = _DOUBLES if is_double else _SINGLES
+    wrong = sum(replayed(function, group) != words[group] for group in groups)
     return 0, len(groups) << 20, int(wrong)
 
 
@@ -135,14 +138,6 @@ def _differing_results(opcode: str, wanted: NDArray[np.unsignedinteger]) -> int:
         upper = (codes ^ np.uint16(0x5A35)).astype(np.uint32) << np.uint32(16)
         return int(np.count_nonzero(_clause(opcode, 32, upper | codes) != wanted))
     return int(np.count_nonzero(_clause(opcode, 16, codes) != wanted))
-
-
-def _of_singles(opcode: str, *words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    return _clause(opcode, 32, *words)
-
-
-def _of_uppers(opcode: str, uppers: NDArray[np.uint32]) -> NDArray[np.unsignedinteger]:
-    return _clause(opcode, 64, doubles(uppers, lower=True).view(np.uint64))
 
 
 def _clause(opcode: str, bits: int, *operands: NDArray[np.unsignedinteger]) -> NDArray[Any]:

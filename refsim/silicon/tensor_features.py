@@ -90,22 +90,7 @@ def features(shape: ProductSpec) -> dict[str, Feature]:
     """Return every test of an instruction on floats, by name; none for integers."""
     if shape.d_format.is_integer:
         return {}
-    found = [
-        make(shape)
-        for make in (
-            _c_precision,
-            _product_precision,
-            _three_products,
-            _output_rounding,
-            _output_rounding_c,
-            _renormalised,
-            _order,
-            _tiny,
-            _signed_zeros,
-            _overflow,
-            _smoke,
-        )
-    ]
+    found = [make(shape) for make in _OF_FLOATS]
     found += [*_permuted(shape), _permuted_chain(shape), _c_alone(shape), _specials(shape)]
     if float_named(shape.a_format).padding_bits:
         found.append(_low_bits(shape))
@@ -314,17 +299,8 @@ def _c_alone(shape: ProductSpec) -> Feature:
     """Return products of zeros, for every exponent of C, both signs and 16 or 8 mantissas."""
     row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
-    mantissas = sorted(
-        {
-            0,
-            1,
-            3,
-            (1 << m) - 1,
-            1 << (m - 1),
-            *((1 << i) for i in range(m - 8, m, 2)),
-            *((1 << m) - (1 << i) for i in range(0, m, 3)),
-        }
-    )
+    spread = (*((1 << i) for i in range(m - 8, m, 2)), *((1 << m) - (1 << i) for i in range(0, m, 3)))
+    mantissas = sorted({0, 1, 3, (1 << m) - 1, 1 << (m - 1), *spread})
     step = max(fields // 256, 1)
     exponents = sorted({*range(0, fields, step), 1, 2, fields - 2, fields - 1})
     codes = [sign | e << m | x for sign in (0, row.sign_mask) for e in exponents for x in mantissas]
@@ -364,16 +340,8 @@ def _low_bits(shape: ProductSpec) -> Feature:
     """Return tf32 operands with the 13 padding bits set, which no product reads."""
     # zero, the smallest subnormal, 1 and its neighbor, the largest, infinity, the first NaN and a quiet one, -1, -infinity
     heads = (
-        0x00000000,
-        0x00002000,
-        0x3F800000,
-        0x3F802000,
-        0x7F7FE000,
-        0x7F800000,
-        0x7F802000,
-        0x7FC00000,
-        0xBF800000,
-        0xFF800000,
+        *(0x00000000, 0x00002000, 0x3F800000, 0x3F802000, 0x7F7FE000),
+        *(0x7F800000, 0x7F802000, 0x7FC00000, 0xBF800000, 0xFF800000),
     )
     lows = (0, 1, 0x1000, 0x1FFF, 0x0FFF)  # 0x1000 is half of a tf32 ulp, 0x1FFF all 13 bits
     cases = [(head | low, other | last) for head, low, other, last in product(heads, lows, heads, (0, 0x1FFF))]
@@ -388,3 +356,9 @@ def feature_words(shape: ProductSpec, feature: Feature, *, row: Profile | None =
     c = None if feature.c is None else feature.c[:, None, None]
     negated: dict[str, Any] = {"negate_a": feature.negate_a, "negate_b": feature.negate_b}
     return shape.codes(feature.a[:, None, :], feature.b[:, None, :], c, row=row, **negated).reshape(-1)
+
+
+_OF_FLOATS = (
+    *(_c_precision, _product_precision, _three_products, _output_rounding, _output_rounding_c, _renormalised),
+    *(_order, _tiny, _signed_zeros, _overflow, _smoke),
+)

@@ -53,17 +53,8 @@ PADDING_FROM = 30  # padding bits of a tf32 word, which no product reads
 ENTRY = BitField(20, 44)  # an entry of a table
 ONE_ULP = BitField(40, 2)  # 0 in a quarter of all words
 PROBED = (
-    "zero",
-    "least",
-    "below normal",
-    "normal",
-    "one",
-    "above one",
-    "top",
-    "largest",
-    "infinity",
-    "signalling",
-    "quiet",
+    *("zero", "least", "below normal", "normal", "one", "above one", "top", "largest"),
+    *("infinity", "signalling", "quiet"),
 )
 """The landmarks among operands, in the order of their numbers in words."""
 
@@ -221,25 +212,12 @@ def _trailing_zeros(numbers: Numbers) -> Numbers:
 # Classes of 8-bit integers
 
 
-def _extreme_integers(words: Words) -> Codes:
-    return np.array([0x80, 0x7F, 0xFF, 0x00, 0x01, 0x81], np.uint8)[_integer_choice(words) % 6]
-
-
-def _small_integers(words: Words) -> Codes:
-    """Return integers from -3 to 3."""
-    return (_integer_choice(words) % 7 - 3).astype(np.int8).view(np.uint8)
-
-
-def _sparse_integers(words: Words) -> Codes:
-    """Return zeros except for one in eight."""
-    return np.where(_integer_choice(words) % 8 == 0, words.astype(np.uint8), np.uint8(0))
-
-
+_EXTREMES = np.array([0x80, 0x7F, 0xFF, 0x00, 0x01, 0x81], np.uint8)
 INTEGER_CLASSES: dict[str, Callable[[Words], Codes]] = {
     "bits": lambda words: words.astype(np.uint8),
-    "extreme": _extreme_integers,
-    "small": _small_integers,
-    "sparse": _sparse_integers,
+    "extreme": lambda words: _EXTREMES[_integer_choice(words) % 6],
+    "small": lambda words: (_integer_choice(words) % 7 - 3).astype(np.int8).view(np.uint8),  # from -3 to 3
+    "sparse": lambda words: np.where(_integer_choice(words) % 8 == 0, words.astype(np.uint8), np.uint8(0)),
 }
 
 

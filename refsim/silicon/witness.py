@@ -5,14 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE = (
-    "tensor core",
-    "conversions",
-    "special functions",
-    "arithmetic",
-    "copy engine",
-)
-_KINDS = (TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE)
+_KINDS = ("tensor core", "conversions", "special functions", "arithmetic", "copy engine")
+TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE = _KINDS
 RECORDED_TARGET = "sm_90a"
 RECORDED, PUBLISHED, DEFINITION = "recorded", "published", "definition"
 

@@ -5,9 +5,10 @@ simulator runs the identical text on identical bytes. This module does not use a
 stores write elements that are all different, products read random ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,7 +151,7 @@ def forms() -> list[WmmaForm]:
     return list({form.name: form for form in [*_loads(), *_stores(), *_products()]}.values())
 
 
-def module(chosen: list[WmmaForm]) -> str:
+def module(chosen: Sequence[Any]) -> str:
     """Return the PTX module with one entry for each form."""
     return _HEAD + "\n".join(form.kernel(f"form_{number}") for number, form in enumerate(chosen)) + "\n"
 
