@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
 from refsim.computations.accumulating import Floats, Sharing, chains_told, sharing_causes
-from refsim.computations.engine import Aspect, Computation
-from refsim.computations.products import READ_ASPECTS, WRITING, scales_are_read
+from refsim.computations.engine import Aspect
+from refsim.computations.products import READ_ASPECTS, WRITING, MatrixProduct, scales_are_read
 from refsim.computations.reading import (
     formats_read,
     kept_columns,
@@ -154,7 +154,7 @@ def _causes_of_scales(own: "BlockScaledProduct") -> Iterator[Cause]:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockScaledProduct(Computation):
+class BlockScaledProduct(MatrixProduct):
     """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None.
 
     `chain` is the adder of the reference.
@@ -171,6 +171,8 @@ class BlockScaledProduct(Computation):
     format: Format
     chain: ScaledAdder
 
+    work_of_plan, work_of_addend = 5e-3, 2e-9
+    summed_over = ""  # sums before each end are not told
     aspects = (
         Aspect(
             "adder",
@@ -185,20 +187,6 @@ class BlockScaledProduct(Computation):
         *WRITING,
         Aspect("factor", FACTORS, says="the global scale: {}", when=lambda own, way: own.factor is not None),
     )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self.a), len(self.b)
-
-    work_of_plan, work_of_addend = 5e-3, 2e-9
-
-    @property
-    def addends(self) -> int:  # type: ignore[override]
-        return self.columns
-
-    @property
-    def columns(self) -> int:
-        return int(self.a.shape[1])
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         codes: Codes = plan.written.codes(self._total(plan, sample), self.format)

@@ -13,7 +13,7 @@ from refsim.computations.engine import Aspect, Computation
 from refsim.computations.products import PlainProduct
 from refsim.computations.ways import Cause, Choices, Codes, Family, Sample
 from refsim.errors import RefsimError
-from refsim.formats import F32, Format
+from refsim.formats import Format
 from refsim.sources import CUBLAS, DEEPGEMM
 
 Numbers = NDArray[np.int64]
@@ -92,7 +92,7 @@ class GroupedProduct(Computation):
     batches: int = 0
     kept: NDArray[np.bool_] | None = None
 
-    summed_over, sums_held = "columns of K", F32
+    summed_over = "columns of K"
     work_of_plan, work_of_addend = 5e-3, 2e-9
     aspects = tuple(
         Aspect(aspect, partial(_owner_causes, aspect, name), OWN)

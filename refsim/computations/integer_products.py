@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
-from refsim.computations.products import scales_are_read
+from refsim.computations.engine import PLACED, WRITTEN, Aspect
+from refsim.computations.products import MatrixProduct, scales_are_read
 from refsim.computations.reading import (
     AS_IT_IS,
     OperandReading,
@@ -248,7 +248,7 @@ def _is_requantised(own: "IntegerProduct", way: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerProduct(Computation):
+class IntegerProduct(MatrixProduct):
     """D (M, N) of integers: the sum of (A - za)(B - zb) + C, which is D, or is scaled and rounded to D's type.
 
     `zeros` are those of A's rows, of B's rows, and D's; `scales` (M, 1) and (N, 1) are float32, or None.
@@ -262,7 +262,7 @@ class IntegerProduct(Computation):
     scales: tuple[Floats, Floats] | None
     format: Any
 
-    summed_over, sums_held = "columns of K", S32
+    sums_held = S32
     work_of_plan, work_of_addend = 2e-4, 4e-10
     aspects = (
         Aspect("a_read", partial(_readings, 0), AS_IT_IS, says="A is read {}"),
@@ -312,16 +312,8 @@ class IntegerProduct(Computation):
     )
 
     @property
-    def addends(self) -> int:  # type: ignore[override]
-        return self.a.shape[1]  # type: ignore[no-any-return]
-
-    @property
     def title(self) -> str:
         return f"{self.types[0]} x {self.types[1]}, "
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self.a), len(self.b)
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         return self._written(plan, self._sums(plan, sample), sample)

@@ -17,15 +17,15 @@ from refsim.computations.row_functions import (
     RowFunction,
     Rows,
     added_wide,
+    has,
     host_causes,
     kept,
     tail_causes,
 )
 from refsim.computations.row_sums import own_kernel
-from refsim.computations.silu import GATE, SIGMOID, has_gate, silu_of, silu_wide
+from refsim.computations.silu import GATE, SIGMOID, silu_of, silu_wide
 from refsim.computations.special import BY_ROOT, DIVIDED, DIVISIONS, FULL, ONE_BY_ROOT, ROOTS
 from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way, rounded_to, seen_by, ways_of
-from refsim.formats import F32
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
@@ -175,12 +175,6 @@ ONE_PASS = Way("the variance is the mean of squares less the square of the mean"
 CENTRINGS = (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS)
 
 
-def has_weights(own: RowFunction, way: Way) -> bool:
-    """Return whether there are weights; with float32 outputs, ways that round to the output are no others."""
-    is_same = own.format is F32 and way.family is Family.DOUBLE_ROUNDING
-    return own.w is not None and not is_same
-
-
 @dataclass(frozen=True, eq=False)
 class Norm(RowFunction):
     """x / sqrt(mean(x^2) + eps) * w, times silu(gate); `centres`: x is x less its mean. `number` is eps."""
@@ -201,10 +195,10 @@ class Norm(RowFunction):
         ),
         Aspect("squares", (FUSED_SQUARES, ROUNDED_SQUARES)),
         Aspect("root", ROOTS, exact=ONE_BY_ROOT, told="{}"),
-        Aspect("weights", WEIGHTS, when=has_weights),
-        Aspect("product", WEIGHINGS, when=has_weights),
-        Aspect("bias", BIASES, when=lambda own, way: own.bias is not None),
-        *(replace(each, when=has_gate, told="") for each in SIGMOID),
+        Aspect("weights", WEIGHTS, when=has("w")),
+        Aspect("product", WEIGHINGS, when=has("w")),
+        Aspect("bias", BIASES, when=has("bias")),
+        *(replace(each, when=has("gate"), told="") for each in SIGMOID),
         *GATE,
     )
 

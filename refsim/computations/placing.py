@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
+from refsim.computations.reading import CHUNK_PATTERNS, swizzled, words_of_chunks
 from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
 from refsim.sources import CUBLAS, PTX
@@ -30,13 +30,6 @@ def _turned(axis: int, least: int, back: bool, codes: Codes) -> Codes:
         return np.swapaxes(codes, axis, axis + 1).reshape(shape)
     shape[axis], shape[axis + 1] = shape[axis + 1], shape[axis]
     return np.swapaxes(codes.reshape(shape), axis, axis + 1)
-
-
-def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
-    found = chunks_moved(codes, *pattern)
-    if found is None:
-        raise DoesNotApplyError
-    return found
 
 
 def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
@@ -96,10 +89,6 @@ def placings() -> tuple[Placing, ...]:
             put, back = partial(_swizzled, row, back=False), partial(_swizzled, row, back=True)
             found.append(Placing(f"where swizzle {row.name} puts them", Family.SWIZZLE, source, put, back=back))
     for pattern in CHUNK_PATTERNS:
-        width, count, shift = pattern
-        row_bits = f"(r >> {shift})" if shift else "r"
-        size = f"{width} bytes" if width else "one element"
-        name = f"with chunk c of row r at chunk c ^ {row_bits} % {count}, {size} each"
-        change = partial(_chunks, pattern)
+        name, change = f"with chunk c of row r at {words_of_chunks(*pattern)}", partial(swizzled, pattern)
         found.append(Placing(name, Family.SWIZZLE, source, change, back=change))
     return tuple(found)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,33 @@ def scales_are_read(causes: Any) -> tuple[Aspect, ...]:
     return Aspect("a_scales_read", causes, AS_IT_IS), Aspect("b_scales_read", usual=AS_IT_IS)
 
 
+class MatrixProduct(Computation):
+    """D (M, N) of A (M, K) and B (N, K), each element the sum over K."""
+
+    summed_over = "columns of K"
+
+    if TYPE_CHECKING:
+
+        @property
+        def a(self) -> Any: ...
+        @property
+        def b(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.a), len(self.b)
+
+    @property
+    def columns(self) -> int:
+        return int(self.a.shape[1])
+
+    @property
+    def addends(self) -> int:  # type: ignore[override]
+        return self.columns
+
+
 @dataclass(frozen=True, eq=False)
-class PlainProduct(Computation):
+class PlainProduct(MatrixProduct):
     """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
 
     `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a whole row.
@@ -83,7 +108,6 @@ class PlainProduct(Computation):
 
     remembers = 512
     work_of_plan, work_of_addend = 1.5e-3, 2e-9
-    summed_over, sums_held = "columns of K", F32
     aspects = (
         *SUM_ASPECTS,
         *READ_ASPECTS,
@@ -92,18 +116,6 @@ class PlainProduct(Computation):
         Aspect("accumuland", ACCUMULANDS, when=lambda own, way: own.c is not None),
     )
     of_sums = " ".join(each.name for each in aspects if each.name not in ("written", "placed"))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return len(self.a), len(self.b)
-
-    @property
-    def columns(self) -> int:
-        return self.a.shape[1]  # type: ignore[no-any-return]
-
-    @property
-    def addends(self) -> int:  # type: ignore[override]
-        return self.columns
 
     @cached_property
     def blocks(self) -> int:

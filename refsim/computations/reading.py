@@ -49,7 +49,8 @@ def chunks_moved(matrix: Matrix, width_bytes: int, count: int, shift: int) -> Ma
     return np.ascontiguousarray(moved).reshape(matrix.shape)
 
 
-def _moved(pattern: tuple[int, int, int], codes: Matrix, format: ElementType) -> Matrix:
+def swizzled(pattern: tuple[int, int, int], codes: Matrix, format: ElementType | None = None) -> Matrix:
+    """Return a matrix with exchanged chunks. Raises DoesNotApplyError where rows are not made of such chunks."""
     found = chunks_moved(codes, *pattern)
     if found is None:
         raise DoesNotApplyError
@@ -108,13 +109,15 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     says, source = "with rows for columns", PTX["wgmma, K-major and MN-major"]
     found.append(OperandReading(says, Family.TRANSPOSED, source, _transposed_in_place, 2))
     for pattern in CHUNK_PATTERNS:
-        width, count, shift = pattern
-        name = f"with chunk c of row r for chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, " + (
-            f"{width} bytes each" if width else "one element each"
-        )
-        source = PTX["tensor swizzling modes"]
-        found.append(OperandReading(name, Family.SWIZZLE, source, partial(_moved, pattern), rank=2))
+        name, source = f"with chunk c of row r for {words_of_chunks(*pattern)}", PTX["tensor swizzling modes"]
+        found.append(OperandReading(name, Family.SWIZZLE, source, partial(swizzled, pattern), rank=2))
     return tuple(found)
+
+
+def words_of_chunks(width: int, count: int, shift: int) -> str:
+    """Return the chunk that a pattern exchanges with chunk c of row r, in words."""
+    size = f"{width} bytes" if width else "one element"
+    return f"chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, {size} each"
 
 
 # ---- scales ------------------------------------------------------------------------------------------------------------

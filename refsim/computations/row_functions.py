@@ -1,6 +1,6 @@
 """The common part of functions of rows: operands, reading and writing, widths, tails, references of a host."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -155,6 +155,13 @@ WIDTHS = (
 def added_wide(values: Doubles) -> Doubles:
     """Return the sum of each row (rows, 1), column by column."""
     return np.add.accumulate(values, axis=1)[:, -1:]
+
+
+def has(operand: str) -> Callable[[RowFunction, Any], bool]:
+    """Return whether an operand is given; with float32 outputs, ways that round to the output are no others."""
+    return lambda own, way: (
+        getattr(own, operand) is not None and (own.format is not F32 or way.family is not Family.DOUBLE_ROUNDING)
+    )
 
 
 WIDE_STEPS = Aspect("wide", lambda own: WIDTHS[:2] if own.format is F32 else WIDTHS, STEPS_IN_FLOAT32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refsim.computations.engine import Aspect
-from refsim.computations.row_functions import COMMON, Doubles, Floats, Key, RowFunction, Rows
+from refsim.computations.row_functions import COMMON, Doubles, Floats, Key, RowFunction, Rows, has
 from refsim.computations.special import (
     DIVIDED,
     DIVISIONS,
@@ -20,7 +20,6 @@ from refsim.computations.special import (
     NATURAL,
 )
 from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of, worded
-from refsim.formats import F32
 from refsim.sources import TORCH, Source
 
 _SILU = TORCH["nn.functional.silu"]
@@ -51,7 +50,6 @@ def places_of(name: str, family: Family, source: Source) -> tuple[Way, ...]:
 
 
 GATES = places_of("gate", Family.GATE, _SILU)
-_LATER = Family.DOUBLE_ROUNDING
 GATINGS = (
     *ways_of(
         Family.GATE,
@@ -62,23 +60,19 @@ GATINGS = (
             "the gate is multiplied without silu": lambda y, silu, gate, to: y * gate,
         },
     ),
-    Way(
-        "silu(gate) is rounded to the output before the product",
-        _LATER,
+    *ways_of(
+        Family.DOUBLE_ROUNDING,
         _SILU,
-        lambda y, silu, gate, to: y * rounded_to(silu, to),
-    ),
-    Way(
-        "y is rounded to the output before the product",
-        _LATER,
-        _SILU,
-        lambda y, silu, gate, to: rounded_to(y, to) * silu,
-    ),
-    Way(
-        "y and silu(gate) are rounded before the product",
-        _LATER,
-        _SILU,
-        lambda y, silu, gate, to: rounded_to(y, to) * rounded_to(silu, to),
+        {
+            "silu(gate) is rounded to the output before the product": lambda y, silu, gate, to: (
+                y * rounded_to(silu, to)
+            ),
+            "y is rounded to the output before the product": lambda y, silu, gate, to: rounded_to(y, to) * silu,
+            "y and silu(gate) are rounded before the product": lambda y, silu, gate, to: (
+                rounded_to(y, to) * rounded_to(silu, to)
+            ),
+        },
+        usual_rank=1,
     ),
 )
 
@@ -97,18 +91,12 @@ def silu_wide(z: Floats) -> Doubles:
     return np.asarray(wide / (1 + np.exp(-wide)), np.float64)
 
 
-def has_gate(own: RowFunction, way: Any) -> bool:
-    """Return whether there is a gate; with float32 outputs, ways that round to the output are no others."""
-    is_same = own.format is F32 and way.family is Family.DOUBLE_ROUNDING
-    return own.gate is not None and not is_same
-
-
 SIGMOID = (
     Aspect("silu_function", EXPONENTIALS, EX2_SUBNORMAL, EXP_EXACT, told="{}"),
     Aspect("silu_quotient", DIVISIONS, FULL, DIVIDED, "silu: z {}, of 1 + e^-z", told="divided {}"),
     Aspect("silu_base", BASES),
 )
-GATE = Aspect("gate", GATES, when=has_gate), Aspect("gating", GATINGS, when=has_gate)
+GATE = Aspect("gate", GATES, when=has("gate")), Aspect("gating", GATINGS, when=has("gate"))
 _EXCHANGES = tuple(
     Cause(Family.GATE, says, "exchanged", exchanged, _SILU, int(exchanged))
     for exchanged, says in ((False, "silu is of the gate"), (True, "silu is of x, not of the gate"))
@@ -120,7 +108,7 @@ class Silu(RowFunction):
     """silu(x), or x * silu(gate) where there is a gate; `exchanged`: silu is applied to x and not to the gate."""
 
     title = "silu: "
-    aspects = (*COMMON, *SIGMOID, *GATE, Aspect("exchanged", _EXCHANGES, usual=False, when=has_gate))
+    aspects = (*COMMON, *SIGMOID, *GATE, Aspect("exchanged", _EXCHANGES, usual=False, when=has("gate")))
 
     def value(self, plan: Choices, rows: Rows, key: Key) -> Any:
         """Return silu, or its product, with the plan's own silu."""

@@ -153,7 +153,7 @@ class WeightProduct(Computation):
     zeros: Floats
     group: int
 
-    summed_over, sums_held = "columns of K", F32
+    summed_over = "columns of K"
     work_of_plan, work_of_addend = 2.6e-3, 4e-9
     aspects = (
         Aspect("ordered", _orders_of, ORDERS_OF_CODES[0], says="weights are read {}"),
