@@ -33,7 +33,6 @@ OTHER_WORDS = {
     "testing/suspects/": "parts of PTX opcodes that are edited",
     "reference/": "second definitions share nothing with the first",
     "silicon/second_definition.py": "operands of the second definitions, in their own words",
-    "silicon/scalar_probe.py": "kinds of PTX registers",
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
     "cli/commands/simulate.py": "the PTX type of a register",
     "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",

@@ -224,8 +224,7 @@ def _tiles(b: Codes) -> Codes:
     """Return B (batch, steps, N, k) as 32-bit words (batch, steps, N * 8) of core matrices without a swizzle."""
     batch, steps, n, _ = b.shape
     rows = np.ascontiguousarray(b).view(np.uint8).reshape(batch, steps, n // 8, 8, 2, 16)
-    words: Codes = np.ascontiguousarray(rows.swapaxes(3, 4)).view(np.uint32).reshape(batch, steps, -1)
-    return words
+    return np.ascontiguousarray(rows.swapaxes(3, 4)).view(np.uint32).reshape(batch, steps, -1)
 
 
 @lru_cache(maxsize=1)

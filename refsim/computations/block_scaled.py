@@ -189,10 +189,9 @@ class BlockScaledProduct(MatrixProduct):
     )
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
-        codes: Codes = plan.written.codes(self._total(plan, sample), self.format)
-        return codes
+        return np.asarray(plan.written.codes(self._sums(plan, sample), self.format))
 
-    def _total(self, plan: Choices, sample: Sample | None) -> Floats:
+    def _sums(self, plan: Choices, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
         sides = [side_read(plan, at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)]

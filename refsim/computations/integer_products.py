@@ -16,7 +16,6 @@ from refsim.computations.reading import (
     AS_IT_IS,
     OperandReading,
     cause_of_both,
-    ends_of_parts,
     kept_columns,
     readings_of,
     readings_of_b,
@@ -316,15 +315,9 @@ class IntegerProduct(MatrixProduct):
         return f"{self.types[0]} x {self.types[1]}, "
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
-        return self._written(plan, self._sums(plan, sample), sample)
+        return self._written(plan, self._total(plan, sample), sample)
 
-    def sums_of(self, plan: Choices, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """Return pairs (columns, 32-bit word): one element's unscaled sum before each of `most` ends."""
-        sample = np.array([at[0]]), np.array([at[1]])
-        ends = ends_of_parts(self.a.shape[1], most)
-        return [(end, int(self._sums(plan, sample, end).item()) % (1 << 32)) for end in ends]
-
-    def _sums(self, plan: Choices, sample: Sample | None, end: int | None = None) -> Whole:
+    def _total(self, plan: Choices, sample: Sample | None, end: int | None = None) -> Whole:
         """Return the unscaled sums of a plan over the columns of K before `end`."""
         parts: Any = (slice(None), slice(None)) if sample is None else sample
         columns = kept_columns(self.a.shape[1], plan.tail)

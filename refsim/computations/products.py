@@ -86,6 +86,16 @@ class MatrixProduct(Computation):
     def addends(self) -> int:  # type: ignore[override]
         return self.columns
 
+    def sums_of(self, plan: Choices, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """Return pairs (columns, 32-bit word): one element's sum before each of `most` ends in K."""
+        sample = np.array([at[0]]), np.array([at[1]])
+        sums = ((end, self._total(plan, sample, end)) for end in ends_of_parts(self.columns, most))
+        return [(end, (x.view(np.uint32) if x.dtype == np.float32 else x % (1 << 32)).item()) for end, x in sums]
+
+    def _total(self, plan: Choices, sample: Sample | None, end: int | None = None) -> Any:
+        """Return the sums of a plan over the columns of K before `end`."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, eq=False)
 class PlainProduct(MatrixProduct):
@@ -129,12 +139,6 @@ class PlainProduct(MatrixProduct):
             again = decode(codes, self.format, np.float32) + self.c[rows][:, cols]
             codes = plan.written.codes(again, self.format)
         return codes  # type: ignore[no-any-return]
-
-    def sums_of(self, plan: Choices, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""
-        sample = np.array([at[0]]), np.array([at[1]])
-        ends = ends_of_parts(self.a.shape[1], most)
-        return [(end, int(self._total(plan, sample, end).view(np.uint32).item())) for end in ends]
 
     def total(self, plan: Choices, sample: Sample | None = None) -> Floats:
         """Return the float32 sums before they are written; those of small samples are remembered."""

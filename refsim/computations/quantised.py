@@ -215,18 +215,23 @@ class QuantizedTensor(Computation):
         return grid_of(self.x.shape, self.rules[0].group)
 
     def codes(self, plan: Choices, sample: FlatSample | None = None) -> Codes:
-        """Return codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule lacks."""
-        if sample is not None:
-            return self._sampled(plan, sample)
+        """Return codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule lacks.
+
+        With a sample: the codes of some rows, and all scales.
+        """
+        if sample is not None and plan.placed is not IN_PLACE:
+            return self.codes(plan).reshape(-1)[sample.at]
+        rows = None if sample is None else sample.rows
         with np.errstate(all="ignore"):
             grid, used = self._grids(plan)
             if self.which == QuantizerOutput.SCALES:
                 return self.moved(plan, self._in_buffer(plan, grid.stored)).reshape(self.shape)
-            codes = self.moved(plan, self._elements(plan, used)[..., : self.columns])
+            codes = self.moved(plan, self._elements(plan, used, rows)[..., : self.columns])
             if plan.reach is not EVERYTHING:
-                codes = np.where(plan.reach.beyond_in_codes(self._extents()), codes.dtype.type(0), codes)
+                beyond = plan.reach.beyond_in_codes(self._extents())
+                codes = np.where(beyond if rows is None else beyond[rows], codes.dtype.type(0), codes)
             if self.which == QuantizerOutput.CODES:
-                return codes
+                return codes if rows is None else codes.reshape(-1)
             words = [each.reshape(-1).astype(np.uint32) for each in (codes, self._in_buffer(plan, grid.stored))]
             return np.concatenate(words)
 
@@ -249,23 +254,7 @@ class QuantizedTensor(Computation):
                 scales = self._in_buffer(plan, self._grids(plan)[0].stored).reshape(-1)
             return got, bool((scales != got[-self.scales_size :]).any())  # holding `got` keeps its id unique
 
-        refuted: bool = self.once(("refuted", id(got)), plan, f"{OF_SCALES} stored reach", made)[1]
-        return refuted
-
-    def _sampled(self, plan: Choices, sample: FlatSample) -> Codes:
-        """Return the codes of some rows, and all scales."""
-        if plan.placed is not IN_PLACE:
-            return self.codes(plan).reshape(-1)[sample.at]
-        with np.errstate(all="ignore"):
-            grid, used = self._grids(plan)
-            codes = self._elements(plan, used, sample.rows)[:, : self.columns]
-            if plan.reach is not EVERYTHING:
-                beyond = plan.reach.beyond_in_codes(self._extents())[sample.rows]
-                codes = np.where(beyond, codes.dtype.type(0), codes)
-            if self.which == QuantizerOutput.CODES:
-                return codes.reshape(-1)
-            scales = self._in_buffer(plan, grid.stored)
-            return np.concatenate([each.reshape(-1).astype(np.uint32) for each in (codes, scales)])
+        return bool(self.once(("refuted", id(got)), plan, f"{OF_SCALES} stored reach", made)[1])
 
     def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
         """Return where codes equal `made` while they equal `want` elsewhere, as text; None where nowhere.
@@ -353,8 +342,7 @@ class QuantizedTensor(Computation):
         steps = (plan.rule, plan.read, plan.used, plan.quotient, plan.element)
         had = self.made.get(("elements", *steps))
         if rows is None and had is not None and _is_same(had[0], grid):
-            found: Codes = had[1]
-            return found
+            return np.asarray(had[1])
         x, (down, across) = self._read(plan), plan.rule.group
         shape = (grid.peak.shape[-2], grid.peak.shape[-1])
         row = np.arange(x.shape[-2]) if rows is None else rows
@@ -415,8 +403,7 @@ class QuantizedTensor(Computation):
             size = got.size - self.scales_size
             codes = placed.back(got[:size].reshape(*self.x.shape[:-1], self.columns).astype(self.format.code_dtype))
             self.made[key] = got, np.concatenate([codes.reshape(-1).astype(got.dtype), got[size:]])
-        found: Codes = self.made[key][1]
-        return found
+        return np.asarray(self.made[key][1])
 
     def _with_what_is_left(self, plan: Choices, got: Codes) -> Codes:
         """Return an output with zeros where a plan does not write. Raises DoesNotApplyError for several codes there."""

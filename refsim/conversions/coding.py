@@ -210,8 +210,7 @@ def encode_rule(values: Values, rule: EncodingRule) -> Codes:
 def _odd_halves(values: Values) -> NDArray[np.uint32]:
     """Return the upper half of each float32 pattern, its last bit set where the lower half is not zero."""
     pattern = (values if values.dtype == np.float32 else float32_to_odd(_widened(values))).view(np.uint32)
-    odd: NDArray[np.uint32] = (pattern >> np.uint32(16)) | ((pattern & np.uint32(0xFFFF)) != 0)
-    return odd
+    return np.asarray((pattern >> np.uint32(16)) | ((pattern & np.uint32(0xFFFF)) != 0))
 
 
 def _widened(values: Values) -> NDArray[np.float64]:

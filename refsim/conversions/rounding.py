@@ -227,8 +227,7 @@ def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDA
     pattern = np.ascontiguousarray(values, np.float64).view(np.uint64)
     adjustable = (error != 0) & np.isfinite(values) & np.isfinite(error)
     shrink = adjustable & (np.signbit(error) != np.signbit(values))
-    odd: NDArray[np.float64] = ((pattern - shrink) | adjustable).view(np.float64)
-    return odd
+    return np.asarray(((pattern - shrink) | adjustable).view(np.float64))
 
 
 def odd_double(exact: Fraction | float) -> float:
@@ -259,5 +258,4 @@ def float32_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
         nearest = values.astype(np.float32)
         inexact = nearest.astype(np.float64) != values
         grown = np.abs(nearest) > np.abs(values)
-    odd: NDArray[np.float32] = ((nearest.view(np.uint32) - grown) | inexact).view(np.float32)
-    return odd
+    return np.asarray(((nearest.view(np.uint32) - grown) | inexact).view(np.float32))

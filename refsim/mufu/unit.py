@@ -124,8 +124,7 @@ def segments_of_tanh(words: Words) -> Integers:
     """Return segment and 17 bits of |x| for the table of tanh, 2^-8 <= |x| < 8: 19 << 17 for 1, 0x3f800000."""
     _, field, fraction = _fields(words)
     binade = np.clip(field - 119, 0, len(_SEGMENTS) - 1)
-    place: Integers = (_FIRST_SEGMENT[binade] << 17) + (fraction >> _BITS_BELOW[binade])
-    return place
+    return np.asarray((_FIRST_SEGMENT[binade] << 17) + (fraction >> _BITS_BELOW[binade]))
 
 
 def tanh(words: Words) -> Words:

@@ -204,8 +204,7 @@ def _sizes(call: Call, places: list[int]) -> _Sizes:
 
 def _exponent(magnitude: Doubles, format: Format) -> NDArray[np.int64]:
     """Return floor(log2) of a magnitude, at least the exponent of the format's subnormals."""
-    result: NDArray[np.int64] = np.maximum(np.frexp(magnitude)[1].astype(np.int64) - 1, 1 - format.bias)
-    return result
+    return np.maximum(np.frexp(magnitude)[1].astype(np.int64) - 1, 1 - format.bias)
 
 
 def _power(exponent: NDArray[np.int64]) -> Doubles:

@@ -195,8 +195,7 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
     if not row.negates or format.is_integer:
         what = f"negate_{which} is not offered by {row.unit}"
         raise RefsimError("bad-modifier", what, row.name, "the instruction has no such flag")
-    negated: NDArray[Any] = array ^ dtype.type(format.sign_mask)
-    return negated
+    return np.asarray(array ^ dtype.type(format.sign_mask))
 
 
 def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:

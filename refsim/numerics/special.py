@@ -122,8 +122,7 @@ def approx(instruction: str, *operands: Array) -> Array:
     if kind.name != form.format.name:
         raise RefsimError("bad-dtype", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
     flat = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
-    found: Array = form.words(*flat).reshape(arrays[0].shape).view(returned)
-    return found
+    return form.words(*flat).reshape(arrays[0].shape).view(returned)
 
 
 def _together(instruction: str, operands: tuple[Array, ...]) -> list[Array]:

@@ -309,22 +309,19 @@ def cell_c(shape: ProductSpec, name: str, c_name: str, number: int, a: Codes, b:
     format, dtype = shape.d_format, shape.d_format.code_dtype
     if isinstance(format, Integer):
         limit = np.uint32(0x7FFFFFFF) + _AROUND.of(drawn).astype(np.uint32) - np.uint32(1 << 15)
-        integers: Codes = limit if c_name == "limit" else drawn.astype(dtype)
-        return integers
+        return limit if c_name == "limit" else drawn.astype(dtype)
     match c_name:
         case "zero":
             return build(format, drawn, np.zeros_like(drawn), np.zeros_like(drawn))
         case "any":
-            codes: Codes = drawn.astype(dtype)
-            return codes
+            return drawn.astype(dtype)
         case "near":
             return _near(shape, format, drawn, a, b)
         case "subnormal":
             return build(format, drawn, _IS_NORMAL.of(drawn), drawn)
         case "special":
             table = np.array(special_codes(format, PROBED), np.uint64)
-            codes = table[ENTRY.of(drawn) % np.uint64(len(table))].astype(dtype)
-            return codes
+            return np.asarray(table[ENTRY.of(drawn) % np.uint64(len(table))].astype(dtype))
     return _opposite(shape, drawn, a, b)
 
 

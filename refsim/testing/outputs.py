@@ -75,8 +75,7 @@ def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
 
 def value_of(want: Any) -> NDArray[Any]:
     """Return the array of an oracle's output, which may be Bounded or Unordered."""
-    array: NDArray[Any] = want.value if isinstance(want, Bounded | Unordered) else want
-    return array
+    return want.value if isinstance(want, Bounded | Unordered) else want
 
 
 def settled(

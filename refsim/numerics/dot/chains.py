@@ -60,8 +60,7 @@ class Fields:
     @property
     def nonzero(self) -> NDArray[np.bool_]:
         """Return where a term is not zero; NaN and infinity count as not zero."""
-        present: NDArray[np.bool_] = (self.magnitude != 0) | (self.kind != _FINITE)
-        return present
+        return np.asarray((self.magnitude != 0) | (self.kind != _FINITE))
 
 
 def fields(codes: Codes, format: Format) -> Fields:
@@ -125,8 +124,7 @@ def shifted(magnitude: Integers, places: Integers | int) -> Integers:
     """Return magnitude x 2^places with the lost bits cut; magnitude >= 0, and left shifts stay within 63 bits."""
     left = np.clip(places, 0, _WIDEST_SHIFT)
     right = np.clip(np.negative(places), 0, _WIDEST_SHIFT)
-    result: Integers = (magnitude << left) >> right
-    return result
+    return np.asarray((magnitude << left) >> right)
 
 
 def _cut(magnitude: Integers, below: Integers, more: int) -> None:
@@ -153,8 +151,7 @@ def _top(exponent: Integers, accumulator: Fields, zero_exponent: int) -> Integer
     """Return the exponent that a step aligns to; where any term is zero it is at least the zero exponent."""
     zero = (exponent.min(-1) < ABSENT // 2) | (accumulator.magnitude == 0)
     top = np.maximum(exponent.max(-1), accumulator.exponent)
-    result: Integers = np.where(zero, np.maximum(top, zero_exponent), top)
-    return result
+    return np.asarray(np.where(zero, np.maximum(top, zero_exponent), top))
 
 
 def finished(total: Integers, top: Integers, accumulator: Fields, profile: Profile, special: Codes | None) -> Codes:
@@ -254,8 +251,7 @@ def rounded(total: Integers, quantum: Integers, rounding: Rounding) -> Codes:
 def added(d: Codes, c: Codes, format: Format) -> Codes:
     """Return the IEEE sum of `d` and C at the end of an instruction, to nearest even."""
     assert format.array_dtype is not None
-    result: Codes = ieee.add(d.view(format.array_dtype), c.view(format.array_dtype)).view(format.code_dtype)
-    return result
+    return ieee.add(d.view(format.array_dtype), c.view(format.array_dtype)).view(format.code_dtype)
 
 
 def on_grid(operand: Fields) -> tuple[NDArray[Any], int]:
@@ -277,10 +273,11 @@ def exact_sums(a: Fields, b: Fields, c: Fields) -> tuple[NDArray[Any], int]:
 
 def rounded_sums(totals: NDArray[Any], quantum: int, rounding: Rounding) -> Codes:
     """Return the code of every total x 2^quantum."""
-    codes: Codes = np.frompyfunc(lambda total: rounded_once(total, quantum, rounding), 1, 1)(totals).astype(
-        rounding.format.code_dtype
+    return np.asarray(
+        np.frompyfunc(lambda total: rounded_once(total, quantum, rounding), 1, 1)(totals).astype(
+            rounding.format.code_dtype
+        )
     )
-    return codes
 
 
 def exact_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
@@ -400,8 +397,7 @@ def _fma_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
         with np.errstate(all="ignore"):
             d = fma_to_nearest(x, y, d) if profile.scales else ieee.fma(x, y, d)
     canonical = np.isnan(d) & (not profile.keeps_nan)
-    result: Codes = np.where(canonical, c.dtype.type(profile.rounding.nan), d.view(c.dtype))
-    return result
+    return np.where(canonical, c.dtype.type(profile.rounding.nan), d.view(c.dtype))
 
 
 def _times_scales(values: NDArray[Any], scale: Codes | None, operands: Operands) -> NDArray[np.float64]:
@@ -483,15 +479,13 @@ def _summed(signed: Integers, exponent: Integers, bits: int, fraction: int) -> t
 
 def _floored(total: Integers, places: Integers) -> Integers:
     """Return total x 2^places rounded down; left shifts stay within 63 bits."""
-    result: Integers = (total << np.clip(places, 0, _WIDEST_SHIFT)) >> np.clip(-places, 0, _WIDEST_SHIFT)
-    return result
+    return (total << np.clip(places, 0, _WIDEST_SHIFT)) >> np.clip(-places, 0, _WIDEST_SHIFT)
 
 
 def flushed(values: NDArray[np.float32], *, keep_sign: bool, smallest: float) -> NDArray[np.float32]:
     """Return the values with subnormal values, below `smallest`, replaced by zeros."""
     zero = np.copysign(np.float32(0), values) if keep_sign else np.float32(0)
-    result: NDArray[np.float32] = np.where(np.abs(values) < np.float32(smallest), zero, values)
-    return result
+    return np.where(np.abs(values) < np.float32(smallest), zero, values)
 
 
 @np.errstate(all="ignore")

@@ -177,8 +177,7 @@ class GroupedOperand:
     def weighted(self, part: slice) -> NDArray[np.float64]:
         """Return the values of some places of K times their weights."""
         groups = self.weights[part.start // GROUP : part.stop // GROUP]
-        result: NDArray[np.float64] = np.repeat(groups, GROUP, axis=0) * self.values[part]
-        return result
+        return np.repeat(groups, GROUP, axis=0) * self.values[part]
 
 
 def grouped_operand_of(codes: Codes, format: Format, scale: Codes, scale_format: Format) -> GroupedOperand:

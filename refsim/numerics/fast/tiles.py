@@ -193,8 +193,7 @@ def _outer(combine: np.ufunc, x: Values, y: Values, outputs: int) -> Iterator[Va
 
 def _over_k(combine: np.ufunc, terms: Values) -> Values:
     """Return all places of K combined into one."""
-    result: Values = terms[0] if len(terms) == 1 else combine.reduce(terms, axis=0)
-    return result
+    return np.asarray(terms[0] if len(terms) == 1 else combine.reduce(terms, axis=0))
 
 
 # ---- rounding --------------------------------------------------------------------------------------------------------

@@ -159,8 +159,7 @@ def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: Round
     if rounding != "rm" or operation.cancels is None:
         return result
     cancelled = (result == 0) & operation.cancels(*(np.signbit(operand) for operand in operands))
-    directed: Array = np.where(cancelled, result.dtype.type(-0.0), result)
-    return directed
+    return np.where(cancelled, result.dtype.type(-0.0), result)
 
 
 def _entry(
@@ -314,8 +313,7 @@ def _extremum(
         return result
     a, b = (operand.view(kind.unsigned) for operand in signs)
     sign = np.where(is_nan(result, kind), 0, (a ^ b) & kind.unsigned.type(kind.sign)).astype(kind.unsigned)
-    signed: Array = (result.view(kind.unsigned) | sign).view(kind.dtype)
-    return signed
+    return np.asarray((result.view(kind.unsigned) | sign).view(kind.dtype))
 
 
 def _as_floats(a: Array, kind: FloatKind) -> Array:
@@ -331,13 +329,11 @@ def _chosen(choice: _Choice, a: Array, b: Array, nan: bool) -> Array:
     # numpy.fmin would ignore NaN, but takes a signalling one for a number in some lanes and not in others.
     if nan or not np.isnan(result).any():
         return result
-    numbers: Array = np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))
-    return numbers
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))
 
 
 def _magnitude(a: Array, kind: FloatKind) -> Array:
-    magnitude: Array = (a.view(kind.unsigned) & kind.unsigned.type(kind.sign - 1)).view(kind.dtype)
-    return magnitude
+    return np.asarray((a.view(kind.unsigned) & kind.unsigned.type(kind.sign - 1)).view(kind.dtype))
 
 
 @np.errstate(all="ignore")
@@ -457,8 +453,7 @@ def _as_kind(values: Array, target: FloatKind, rounding: ConversionModifier, *, 
     if nan is None or not nan.any():
         return result
     moved = _moved_nan(values, DOUBLE if wide else SINGLE, target)
-    kept: Array = np.where(nan, moved, result.view(target.unsigned)).view(target.dtype)
-    return kept
+    return np.where(nan, moved, result.view(target.unsigned)).view(target.dtype)
 
 
 def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
@@ -467,8 +462,7 @@ def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
     fraction = (bits & np.uint64((1 << source.mantissa_bits) - 1)) << np.uint64(52 - source.mantissa_bits)
     payload = (fraction | np.uint64(1 << 51)) >> np.uint64(52 - target.mantissa_bits)
     sign = np.where(np.signbit(a), np.uint64(target.sign), np.uint64(0))
-    moved: Array = (sign | np.uint64(target.infinity) | payload).astype(target.unsigned)
-    return moved
+    return (sign | np.uint64(target.infinity) | payload).astype(target.unsigned)
 
 
 @np.errstate(all="ignore")
@@ -509,8 +503,7 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz
         return result
     top_bit = kind is DOUBLE or target.itemsize == 8
     pattern = np.array([1 << (8 * target.itemsize - 1) if top_bit else 0], f"u{target.itemsize}")
-    replaced: Array = np.where(nan, pattern.view(target), result)
-    return replaced
+    return np.where(nan, pattern.view(target), result)
 
 
 @np.errstate(all="ignore")

@@ -146,8 +146,7 @@ def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) 
 def _with_special_operands(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
     """Return the result for an operand that is not finite or a zero factor; an infinite c wins over an overflow."""
     overflowed = np.isfinite(a) & np.isfinite(b) & np.isinf(c)
-    result: Doubles = np.where(overflowed, c, a * b + c)
-    return result
+    return np.where(overflowed, c, a * b + c)
 
 
 def _within(a: Doubles, power: int) -> NDArray[np.bool_]:

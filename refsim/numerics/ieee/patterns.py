@@ -134,8 +134,7 @@ def flushed(a: Array, kind: FloatKind) -> Array:
     subnormal = (bits & exponent) == 0
     if not subnormal.any():
         return a
-    zeroed: Array = np.where(subnormal, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
-    return zeroed
+    return np.where(subnormal, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
 
 
 def flushed_result(result: Array, exact: Callable[[], Array], rounding: ConversionModifier, kind: FloatKind) -> Array:
@@ -156,8 +155,7 @@ def flushed_result(result: Array, exact: Callable[[], Array], rounding: Conversi
     unit = 2.0 ** -(kind.mantissa_bits + 1)
     values = np.abs(exact().astype(np.float64))
     tiny = values < normal * (1 - unit / 2) if rounding == NEAREST else values <= normal * (1 - unit)
-    zeroed: Array = np.where(smallest & tiny, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
-    return zeroed
+    return np.where(smallest & tiny, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
 
 
 def with_nan(result: Array, operands: tuple[Array, ...], kind: FloatKind) -> Array:
@@ -174,20 +172,17 @@ def with_nan(result: Array, operands: tuple[Array, ...], kind: FloatKind) -> Arr
     if kind is DOUBLE:
         for operand in operands:
             pattern = np.where(np.isnan(operand), operand.view(np.uint64) | _QUIET, pattern)
-    replaced: Array = np.where(nan, pattern, result.view(kind.unsigned)).view(kind.dtype)
-    return replaced
+    return np.where(nan, pattern, result.view(kind.unsigned)).view(kind.dtype)
 
 
 def saturated(values: Array) -> Array:
     """Return values clamped to [+0, 1]: NaN, -0 and negative values give +0."""
-    clamped: Array = np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
-    return clamped
+    return np.asarray(np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0)))
 
 
 def rectified(values: Array) -> Array:
     """Return values with negative values and -0 replaced by +0; NaN stays."""
-    clamped: Array = np.where(values <= 0, values.dtype.type(0), values)
-    return clamped
+    return np.where(values <= 0, values.dtype.type(0), values)
 
 
 Doubles = NDArray[np.float64]
@@ -205,8 +200,7 @@ def sum_error(a: Array, b: Array, total: Array) -> Array:
     For float64 operands that stay below 2^1022 (from float32, or guarded) nothing overflows. Source: Knuth.
     """
     part = total - a
-    error: Array = (a - (total - part)) + (b - part)
-    return error
+    return np.asarray((a - (total - part)) + (b - part))
 
 
 def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
@@ -216,8 +210,7 @@ def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
     """
     swap = np.abs(a) < np.abs(b)
     large, small = np.where(swap, b, a), np.where(swap, a, b)
-    error: Array = small - (total - large)
-    return error
+    return np.asarray(small - (total - large))
 
 
 def product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:

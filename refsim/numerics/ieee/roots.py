@@ -27,8 +27,7 @@ def rsqrt_approximate(x: Doubles) -> Doubles:
         if usual.all():
             return found
         apart = np.where(x > 0, 0.0, np.where(x == 0, np.copysign(np.inf, x), _NEGATIVE))
-        result: Doubles = np.where(usual, found, np.where(np.isnan(x), add(x, x), apart))
-        return result
+        return np.where(usual, found, np.where(np.isnan(x), add(x, x), apart))
 
 
 def _stepped(x: Doubles) -> Doubles:
