@@ -109,14 +109,11 @@ def internal_error(problem: BaseException, again: str) -> RefsimError:
     import traceback
 
     frames = traceback.extract_tb(problem.__traceback__)
-    return RefsimError(
-        "internal-error",
-        f"refsim raised {type(problem).__name__}: {problem}".rstrip(": "),
-        where=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "",
-        rule="this is a bug of refsim, not of your input",
-        help=f"{again} shows the traceback to report",
-        kind=Kind.BUG,
-    )
+    what = f"refsim raised {type(problem).__name__}: {problem}".rstrip(": ")
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    rule = "this is a bug of refsim, not of your input"
+    help = f"{again} shows the traceback to report"
+    return RefsimError("internal-error", what, where=where, rule=rule, help=help, kind=Kind.BUG)
 
 
 @cache
@@ -169,12 +166,8 @@ def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> Re
     """Return the error for an unknown name: it lists the three nearest names, or all of 2 to 5 names."""
     name = str(name)
     way = f"one of {', '.join(known)}" if 2 <= len(known) <= 5 else f"nearest: {', '.join(nearest(name, known))}"
-    return RefsimError(
-        code=unknown_code(kind),
-        what=f"no {kind} is called {_ends(name, 100)!r}",
-        where=where,
-        help=way if known else "",
-    )
+    what = f"no {kind} is called {_ends(name, 100)!r}"
+    return RefsimError(code=unknown_code(kind), what=what, where=where, help=way if known else "")
 
 
 def check_named(kind: str, name: object, known: Collection[Any], *, where: str = "") -> str:

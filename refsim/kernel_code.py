@@ -136,11 +136,8 @@ class KernelCode(Card):
     def required(self) -> "KernelCode":
         """Return the code itself; raise RefsimError no-kernel-file if it is empty, because nothing could run."""
         if not self.label:
-            raise RefsimError(
-                "no-kernel-file",
-                "the kernel has no file that could be compiled",
-                help="Kernel(file=...), or source=, ptx=, call=",
-            )
+            what = "the kernel has no file that could be compiled"
+            raise RefsimError("no-kernel-file", what, help="Kernel(file=...), or source=, ptx=, call=")
         return self
 
 
@@ -151,13 +148,10 @@ def code_of(given: KernelCode | Path | None) -> KernelCode:
 
 def needs_a_gpu(code: KernelCode) -> RefsimError:
     """Return the simulator's error for a Python function."""
-    return RefsimError(
-        "needs-a-gpu",
-        f"{code.function} is a Python function over device arrays, and the simulator executes PTX",
-        rule="Kernel(call=...) runs on a real GPU alone",
-        help="--device cuda, or give the PTX that the function launches: Kernel(ptx=...)",
-        kind=Kind.INCONCLUSIVE,
-    )
+    what = f"{code.function} is a Python function over device arrays, and the simulator executes PTX"
+    rule = "Kernel(call=...) runs on a real GPU alone"
+    help = "--device cuda, or give the PTX that the function launches: Kernel(ptx=...)"
+    return RefsimError("needs-a-gpu", what, rule=rule, help=help, kind=Kind.INCONCLUSIVE)
 
 
 def _c(value: object) -> str:

@@ -178,11 +178,8 @@ class Promise:
     def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
         """Allow `bound` ulp of difference in each element: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
         if not is_whole(bound, 1):
-            raise RefsimError(
-                "bad-bound",
-                f"a bound is a whole number of ulp from 1, not {bound!r}",
-                help="Promise.BOUNDED(because=...) takes a bound for each element, from the oracle",
-            )
+            help = "Promise.BOUNDED(because=...) takes a bound for each element, from the oracle"
+            raise RefsimError("bad-bound", f"a bound is a whole number of ulp from 1, not {bound!r}", help=help)
         if not isinstance(because, str) or not because.strip():
             raise RefsimError("bad-promise", f"the bound of {bound} ulp has no derivation", help="give because=")
         return Promise("any-payload", bound, because)
@@ -254,11 +251,8 @@ class Struct:
             what = f"{self.raw!r:.40} aligned to {self.align!r:.40}"
             raise RefsimError("bad-argument", what, rule="a struct is bytes, its alignment a whole number")
         if self.align < 1 or self.align & (self.align - 1) or len(self.raw) % self.align or not self.raw:
-            raise RefsimError(
-                "bad-argument",
-                f"{len(self.raw)} bytes aligned to {self.align}",
-                rule="an alignment is a power of two, and the size of a C type is a multiple of it, from 1",
-            )
+            rule = "an alignment is a power of two, and the size of a C type is a multiple of it, from 1"
+            raise RefsimError("bad-argument", f"{len(self.raw)} bytes aligned to {self.align}", rule=rule)
 
     def __bytes__(self) -> bytes:
         return self.raw

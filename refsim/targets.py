@@ -269,13 +269,9 @@ def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
     here = target_named(target)
     if row is None or f"{here.row.name}{here.suffix}" in row.targets:
         return None
-    return UnfitTargetError(
-        "wrong-target",
-        f"{target} has no {row.what}",
-        where=where,
-        rule=f"{row.source}: {row.what} is in {', '.join(row.targets)}",
-        help=_way_out(target, row.targets),
-    )
+    what = f"{target} has no {row.what}"
+    rule = f"{row.source}: {row.what} is in {', '.join(row.targets)}"
+    return UnfitTargetError("wrong-target", what, where=where, rule=rule, help=_way_out(target, row.targets))
 
 
 def _way_out(target: str, targets: tuple[str, ...]) -> str:

@@ -35,11 +35,8 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
         return None
     row = next((row for row in FORMATS if dtype.name in row.aliases), None)
     if row is None:
-        raise RefsimError(
-            "unsupported-dtype",
-            f"{AS_ML_DTYPES}.{dtype.name} is none of the formats here",
-            help="array.view(np.uint8) gives its bits",
-        )
+        what = f"{AS_ML_DTYPES}.{dtype.name} is none of the formats here"
+        raise RefsimError("unsupported-dtype", what, help="array.view(np.uint8) gives its bits")
     return row
 
 
@@ -183,11 +180,8 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
         return codes
     own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None
     if own is None or wanted != own:  # np.dtype("float64") == None is true
-        raise RefsimError(
-            "format-mismatch",
-            f"codes of {format} are no {wanted.name}",
-            help=f'dtype="{AS_ML_DTYPES}" takes the one that fits',
-        )
+        what = f"codes of {format} are no {wanted.name}"
+        raise RefsimError("format-mismatch", what, help=f'dtype="{AS_ML_DTYPES}" takes the one that fits')
     return codes.view(wanted)
 
 
@@ -195,9 +189,6 @@ def dtype_of(format: Format) -> np.dtype[Any]:
     """Return the dtype of arrays of a format: float16, float32, or the dtype of ml_dtypes with its name."""
     kind = format.array_dtype or format.ml_dtype
     if kind is None:
-        raise RefsimError(
-            "unsupported-dtype",
-            f"{AS_ML_DTYPES} has no dtype for {format}",
-            help="leave dtype= out: codes are unsigned",
-        )
+        what = f"{AS_ML_DTYPES} has no dtype for {format}"
+        raise RefsimError("unsupported-dtype", what, help="leave dtype= out: codes are unsigned")
     return kind

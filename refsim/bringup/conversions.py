@@ -77,12 +77,9 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     known = recordings("conversions")
     whole = not device.is_simulated and _compiles(device)
     if exhaustive and not whole:
-        raise RefsimError(
-            "usage",
-            "--exhaustive goes with a GPU that runs the probe file",
-            where=device.describe()["device"],
-            help="leave --exhaustive out: instructions run alone on a stated sample",
-        )
+        what = "--exhaustive goes with a GPU that runs the probe file"
+        help = "leave --exhaustive out: instructions run alone on a stated sample"
+        raise RefsimError("usage", what, where=device.describe()["device"], help=help)
     if not whole:
         return [Task(row.name, partial(_sampled, device, row)) for row in known.values() if row.name.startswith("cvt")]
     of_8_bits = exhaustive == "fp8"

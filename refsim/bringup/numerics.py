@@ -144,11 +144,8 @@ def discover_case(instruction: TensorCoreInstruction, row: Profile | None, produ
     that contradict the profile are a difference, explained where another chip's profile has them and its bits."""
     found = discovered(instruction, products)
     if found is None:
-        raise RefsimError(
-            "unsupported-format",
-            f"sums of {instruction.a_format} in {instruction.d_format} are not probed",
-            rule="discovery probes products of floats in f32 and f16",
-        )
+        what = f"sums of {instruction.a_format} in {instruction.d_format} are not probed"
+        raise RefsimError("unsupported-format", what, rule="discovery probes products of floats in f32 and f16")
     candidates = [*([row] if row else []), *known_rows(row, instruction), _stand_in(instruction)]
     made = [each for each in (found.as_profile(other) for other in candidates) if each is not None]
     seen = [

@@ -54,12 +54,9 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     """Return a case for each instruction with recorded bits; `exhaustive` makes a GPU compute digests of all its
     inputs. Raises RefsimError `usage` for `exhaustive` on a simulated GPU."""
     if exhaustive and device.is_simulated:
-        raise RefsimError(
-            "usage",
-            "--exhaustive goes with a GPU: a simulated one has no digests but the model's own",
-            where=device.describe()["device"],
-            help="leave --exhaustive out: some groups of inputs are compared with the model",
-        )
+        what = "--exhaustive goes with a GPU: a simulated one has no digests but the model's own"
+        help = "leave --exhaustive out: some groups of inputs are compared with the model"
+        raise RefsimError("usage", what, where=device.describe()["device"], help=help)
     compared = _whole if exhaustive else _sampled
     return [Task(form.instruction, partial(compared, device, form)) for form in SPECIAL_FORMS]
 

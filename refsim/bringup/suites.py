@@ -86,11 +86,9 @@ def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
     plain = [suite_named(name) for name in names]
     found = [exhaustively(suite, extent) for suite in plain]
     if extent is not None and all(one is other for one, other in zip(found, plain, strict=True)):
-        raise RefsimError(
-            "usage",
-            f"--exhaustive {extent} asks nothing more of {', '.join(suite.name for suite in plain)}",
-            rule="conversions have whole input spaces (fp8, all), and special-functions (all)",
-        )
+        what = f"--exhaustive {extent} asks nothing more of {', '.join(suite.name for suite in plain)}"
+        rule = "conversions have whole input spaces (fp8, all), and special-functions (all)"
+        raise RefsimError("usage", what, rule=rule)
     return found
 
 

@@ -190,12 +190,8 @@ def _checked(
     z = None if c is None else np.asarray(c)
     batch, k = (x.shape[0], x.shape[-1]) if x.ndim == 3 else (0, 0)
     if batch == 0 or k == 0 or k % instruction.k:
-        raise RefsimError(
-            "bad-shape",
-            f"a has shape {x.shape}",
-            instruction.name,
-            f"(batch, {instruction.m}, K) with K a multiple of {instruction.k}",
-        )
+        rule = f"(batch, {instruction.m}, K) with K a multiple of {instruction.k}"
+        raise RefsimError("bad-shape", f"a has shape {x.shape}", instruction.name, rule)
     m, n = instruction.m, instruction.n
     wanted = [("a", x, instruction.a_format, (batch, m, k)), ("b", y, instruction.b_format, (batch, n, k))]
     if z is not None:
@@ -204,13 +200,9 @@ def _checked(
         if array.shape != shape:
             raise RefsimError("bad-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
         if array.dtype != format.code_dtype:
-            raise RefsimError(
-                "bad-dtype",
-                f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}",
-                instruction.name,
-                "codes are unsigned integers, values are floats",
-                "view a float's bits",
-            )
+            what = f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}"
+            rule = "codes are unsigned integers, values are floats"
+            raise RefsimError("bad-dtype", what, instruction.name, rule, "view a float's bits")
     return x, y, z
 
 

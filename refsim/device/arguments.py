@@ -115,12 +115,8 @@ def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
 
 def no_call() -> RefsimError:
     """Return the error of `call` for a kernel that is compiled code."""
-    return RefsimError(
-        "bad-kernel",
-        "the kernel is no Python function",
-        rule="call(...) is of Kernel(call=...)",
-        help="launch(entry, ...)",
-    )
+    what = "the kernel is no Python function"
+    return RefsimError("bad-kernel", what, rule="call(...) is of Kernel(call=...)", help="launch(entry, ...)")
 
 
 def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool]) -> Any:

@@ -160,12 +160,9 @@ def required_assembler(text: str) -> Assembler:
         return found
     here = assemblers()
     if not here:
-        raise RefsimError(
-            "assembler-missing",
-            "ptxas is neither in a wheel (nvidia-cuda-nvcc, triton) nor in a toolkit or on PATH",
-            help="pip install 'nvidia-cuda-nvcc==13.0.*', which refsim[gpu] brings",
-            kind=Kind.MISSING,
-        )
+        what = "ptxas is neither in a wheel (nvidia-cuda-nvcc, triton) nor in a toolkit or on PATH"
+        help = "pip install 'nvidia-cuda-nvcc==13.0.*', which refsim[gpu] brings"
+        raise RefsimError("assembler-missing", what, help=help, kind=Kind.MISSING)
     raise _assembler_too_old_error(ptx_version(text) or (0, 0), "which no ptxas here reads", here)
 
 
@@ -174,13 +171,10 @@ def _assembler_too_old_error(wanted: Version, reason: str, here: tuple[Assembler
     ptx_major, minor = wanted
     cuda_major = ptx_major + 4  # PTX 9.x ships with CUDA 13.x
     read = ", ".join(f"{each} ({each.origin}) to {each.reads[0]}.{each.reads[1]}" for each in here)
-    return RefsimError(
-        "assembler-too-old",
-        f"the text is PTX {ptx_major}.{minor}, {reason}: {read}",
-        rule="a ptxas reads PTX up to the version of its CUDA release",
-        help=f"pip install 'nvidia-cuda-nvcc=={cuda_major}.{minor}.*'",
-        kind=Kind.MISSING,
-    )
+    what = f"the text is PTX {ptx_major}.{minor}, {reason}: {read}"
+    rule = "a ptxas reads PTX up to the version of its CUDA release"
+    help = f"pip install 'nvidia-cuda-nvcc=={cuda_major}.{minor}.*'"
+    return RefsimError("assembler-too-old", what, rule=rule, help=help, kind=Kind.MISSING)
 
 
 def _run(program: str, text: str, flags: tuple[str, ...]) -> tuple[bytes, str]:

@@ -424,13 +424,9 @@ def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...
         if _made_from(first) == (unit.sha256, list(made_with)):
             return _as_compiled(text, unit, target, made_with, "bundled")
         reason = f"the bundled {name} was made from another source or with other flags"
-    raise RefsimError(
-        "compiler-missing",
-        f"{unit.name} needs NVRTC and CUDA's headers, which are not installed; {reason}",
-        where="" if source is None else str(source),
-        help=INSTALL,
-        kind=Kind.MISSING,
-    )
+    what = f"{unit.name} needs NVRTC and CUDA's headers, which are not installed; {reason}"
+    where = "" if source is None else str(source)
+    raise RefsimError("compiler-missing", what, where=where, help=INSTALL, kind=Kind.MISSING)
 
 
 def _made_from(line: str) -> tuple[object, object]:
@@ -497,12 +493,9 @@ def run_nvcc(
     """
     program = find_nvcc()
     if program is None:
-        raise RefsimError(
-            "compiler-missing",
-            'compiler="nvcc", and there is no nvcc on PATH or in a toolkit',
-            help=f"install the CUDA toolkit, or leave compiler= away: NVRTC ({INSTALL}) needs no host compiler",
-            kind=Kind.MISSING,
-        )
+        what = 'compiler="nvcc", and there is no nvcc on PATH or in a toolkit'
+        help = f"install the CUDA toolkit, or leave compiler= away: NVRTC ({INSTALL}) needs no host compiler"
+        raise RefsimError("compiler-missing", what, help=help, kind=Kind.MISSING)
     folders = tuple(str(folder.resolve()) for folder in unit.include)
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         path = Path(directory) / unit.name if source is None else source.resolve()

@@ -269,12 +269,8 @@ class CudaLauncher(Card):
         except RefsimError:
             raise
         except Exception as error:
-            raise RefsimError(
-                "user-code-raised",
-                f"the call raised {type(error).__name__}: {error}",
-                f"call of {self.module.source}",
-                kind=Kind.FAULT,
-            ) from error
+            what = f"the call raised {type(error).__name__}: {error}"
+            raise RefsimError("user-code-raised", what, f"call of {self.module.source}", kind=Kind.FAULT) from error
         finally:
             self.module.finish(f"call of {self.module.source}")
         self._check(self.module.source)
@@ -341,12 +337,9 @@ class CudaLauncher(Card):
         try:
             yield
         except DriverError as fault:
-            raise RefsimError(
-                "driver-refused",
-                f"the driver does not copy: {fault}",
-                self.module.source,
-                "a kernel's fault takes the context and all buffers with it" if self.module.broken else "",
-            ) from fault
+            what = f"the driver does not copy: {fault}"
+            rule = "a kernel's fault takes the context and all buffers with it" if self.module.broken else ""
+            raise RefsimError("driver-refused", what, self.module.source, rule) from fault
 
     def _owns(self, buffer: Buffer) -> bool:
         return any(allocation.buffer is buffer for allocation in self.allocations)
@@ -379,11 +372,8 @@ class CudaLauncher(Card):
         wrong = np.flatnonzero(found != allocation.contents)
         if wrong.size:
             first = int(wrong[0])
-            raise RefsimError(
-                "input-changed",
-                f"{entry} changed {wrong.size} bytes of upload {allocation.buffer.name!r}",
-                where=f"first at byte {first}, element {first // allocation.buffer.dtype.itemsize}",
-                rule="an upload is read-only",
-                help="upload it with writable=True if the kernel is meant to write it",
-                kind=Kind.FAULT,
-            )
+            what = f"{entry} changed {wrong.size} bytes of upload {allocation.buffer.name!r}"
+            where = f"first at byte {first}, element {first // allocation.buffer.dtype.itemsize}"
+            rule = "an upload is read-only"
+            help = "upload it with writable=True if the kernel is meant to write it"
+            raise RefsimError("input-changed", what, where=where, rule=rule, help=help, kind=Kind.FAULT)

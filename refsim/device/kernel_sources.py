@@ -190,12 +190,8 @@ def read_source(path: Path) -> str:
     try:
         with open_for_reading(path) as reader:
             if reader.left > MAX_SOURCE:
-                raise unreadable(
-                    "too-large",
-                    f"a CUDA source of {bytes_text(reader.left)}",
-                    str(path),
-                    rule=f"at most {bytes_text(MAX_SOURCE)} are read",
-                )
+                what = f"a CUDA source of {bytes_text(reader.left)}"
+                raise unreadable("too-large", what, str(path), rule=f"at most {bytes_text(MAX_SOURCE)} are read")
             content = bytes(reader.take(reader.left, "the file"))
         return text_of(content, "a CUDA source in UTF-8", str(path), "unreadable-file").replace("\r\n", "\n")
     except RefsimError as problem:

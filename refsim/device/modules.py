@@ -59,12 +59,9 @@ class NoModule:
 
     def run(self, launch: LaunchRequest) -> None:
         """Raise RefsimError unknown-entry: a Python function has no entries."""
-        raise RefsimError(
-            "unknown-entry",
-            f"{self.source} is a Python function, without an entry {launch.entry!r}",
-            rule="Kernel(call=...) has no entries",
-            help="launcher.call(...) with the function's arguments",
-        )
+        what = f"{self.source} is a Python function, without an entry {launch.entry!r}"
+        help = "launcher.call(...) with the function's arguments"
+        raise RefsimError("unknown-entry", what, rule="Kernel(call=...) has no entries", help=help)
 
     def finish(self, where: str) -> None:
         """Wait for all work on the device; `broken` stays set if that fails."""
@@ -102,12 +99,9 @@ class LoadedModule:
             self.handle = self.driver.launching.load(self.image)
         except DriverError as fault:
             kind = "cubin" if self.image.startswith(b"\x7fELF") else "PTX"
-            raise RefsimError(
-                "driver-refused",
-                f"the driver does not load the {kind}: {fault}",
-                self.source,
-                help="compile for this GPU's compute capability",
-            ) from fault
+            what = f"the driver does not load the {kind}: {fault}"
+            help = "compile for this GPU's compute capability"
+            raise RefsimError("driver-refused", what, self.source, help=help) from fault
 
     @property
     def module(self) -> Module:

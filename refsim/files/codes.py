@@ -121,12 +121,8 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
         target = codes[first : first + PIECE_CODES]
         target[:] = unpacked[: target.size]
         if unpacked[target.size :].any():
-            raise unreadable(
-                "trailing-bytes",
-                f"the bits after the last of {count} {format} codes are not zero",
-                where,
-                help="the shape is not the one that was written",
-            )
+            what = f"the bits after the last of {count} {format} codes are not zero"
+            raise unreadable("trailing-bytes", what, where, help="the shape is not the one that was written")
     return codes
 
 
@@ -145,12 +141,8 @@ def format_in_file(name: str, where: str) -> Format:
     """Return the format that a file names; raise `unsupported-dtype` for an unknown name."""
     row = next((row for row in FORMATS if name.lower() in (row.name, *row.aliases)), None) if len(name) < 64 else None
     if row is None:
-        raise unreadable(
-            "unsupported-dtype",
-            f"the file names the format {name[:40]!r}, which is none of refsim",
-            where,
-            help=f"known: {', '.join(known.name for known in FORMATS)}",
-        )
+        what = f"the file names the format {name[:40]!r}, which is none of refsim"
+        raise unreadable("unsupported-dtype", what, where, help=f"known: {', '.join(known.name for known in FORMATS)}")
     return row
 
 
@@ -203,12 +195,8 @@ def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREA
 def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
     """Raise `too-large` where the codes would take more than `max_bytes`."""
     if count_bytes > max_bytes:
-        raise unreadable(
-            "too-large",
-            f"its codes take {count_bytes} bytes, more than the {max_bytes} that may be read",
-            where,
-            help=f"pass max_bytes={count_bytes} or more if the file is trusted",
-        )
+        what = f"its codes take {count_bytes} bytes, more than the {max_bytes} that may be read"
+        raise unreadable("too-large", what, where, help=f"pass max_bytes={count_bytes} or more if the file is trusted")
 
 
 def require_codes_in_range(codes: Codes, format: ElementType, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:

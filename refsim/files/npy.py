@@ -102,12 +102,8 @@ def _literal(text: str, where: str, *, longs: bool) -> Any:
 def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
     """Return the unsigned dtype of one code, in the file's byte order, and the format if `descr` names it."""
     if _has_object(descr):
-        raise unreadable(
-            "pickle-refused",
-            "an object array is a pickle, and loading a pickle runs its code",
-            where,
-            help="save the codes as an unsigned integer array",
-        )
+        what = "an object array is a pickle, and loading a pickle runs its code"
+        raise unreadable("pickle-refused", what, where, help="save the codes as an unsigned integer array")
     if isinstance(descr, str):
         word, letter = _word(descr, where)
         return word, NATIVE.get((letter, word.itemsize))
@@ -144,13 +140,10 @@ def _has_object(descr: Any) -> bool:
 
 
 def _unsupported(descr: Any, where: str) -> RefsimError:
-    return unreadable(
-        "unsupported-dtype",
-        f"descr {_shown(descr)} holds no codes of a number format",
-        where,
-        rule="floats of NumPy, words of 1, 2, 4 or 8 bytes, or one field named by a format",
-        help="save values as array.astype(np.float32), codes as array.astype(np.uint8), np.uint16 or np.uint32",
-    )
+    what = f"descr {_shown(descr)} holds no codes of a number format"
+    rule = "floats of NumPy, words of 1, 2, 4 or 8 bytes, or one field named by a format"
+    help = "save values as array.astype(np.float32), codes as array.astype(np.uint8), np.uint16 or np.uint32"
+    return unreadable("unsupported-dtype", what, where, rule=rule, help=help)
 
 
 def write(stream: BinaryIO, codes: Codes, format: ElementType) -> None:

@@ -146,12 +146,9 @@ def _faults(where: str) -> Iterator[None]:
     try:
         yield
     except _ARCHIVE_FAULTS as problem:
-        raise unreadable(
-            "bad-file",
-            f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}",
-            where,
-            help="write the file again: its directory or a member is missing or changed",
-        ) from problem
+        what = f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}"
+        help = "write the file again: its directory or a member is missing or changed"
+        raise unreadable("bad-file", what, where, help=help) from problem
 
 
 def _unsafe(what: str, where: str, *, help: str = "") -> RefsimError:

@@ -22,13 +22,10 @@ def entry(reader: ByteReader, format: ElementType, shape: tuple[int, ...] | None
         over = reader.left % group_bytes
         if over:
             whole = reader.left + group_bytes - over
-            raise unreadable(
-                "truncated-file",
-                f"the last code of {format} is cut short: expected {bytes_text(whole)}, found {reader.left}",
-                reader.where,
-                rule=f"codes of {format} come in {bytes_text(group_bytes)}",
-                help="pass shape= for a count that does not fill the last bytes" if bits == 6 else "",
-            )
+            what = f"the last code of {format} is cut short: expected {bytes_text(whole)}, found {reader.left}"
+            rule = f"codes of {format} come in {bytes_text(group_bytes)}"
+            help = "pass shape= for a count that does not fill the last bytes" if bits == 6 else ""
+            raise unreadable("truncated-file", what, reader.where, rule=rule, help=help)
         shape = (reader.left * 8 // bits,)
     count = element_count(shape, reader.where)
     count_bytes = -(-count * bits // 8)

@@ -131,11 +131,8 @@ def _header(reader: ByteReader) -> dict[str, Any]:
     """Return the parsed header; raise for text that is too long, not UTF-8, not JSON, or has duplicate keys."""
     length = int.from_bytes(reader.take(8, "the safetensors header"), "little")
     if length > HEADER_LIMIT_BYTES:
-        raise unreadable(
-            "too-large",
-            f"the safetensors header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}",
-            reader.where,
-        )
+        what = f"the safetensors header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}"
+        raise unreadable("too-large", what, reader.where)
     try:
         text = reader.take(length, "the safetensors header").decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -233,12 +230,9 @@ def entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format | 
         or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
     )
     if not word_bytes:
-        raise unreadable(
-            "unsupported-dtype",
-            f"dtype {tensor.dtype[:40]!r} holds no codes of a number format",
-            where,
-            rule=f"dtypes read: {', '.join([*NAMED, *WORDS, 'I64', 'U64', 'F64', 'BOOL'])}",
-        )
+        what = f"dtype {tensor.dtype[:40]!r} holds no codes of a number format"
+        rule = f"dtypes read: {', '.join([*NAMED, *WORDS, 'I64', 'U64', 'F64', 'BOOL'])}"
+        raise unreadable("unsupported-dtype", what, where, rule=rule)
     if noted is not None and (noted != named or noted.code_dtype.itemsize != word_bytes):
         raise unreadable(
             "format-mismatch", f"{METADATA} says {noted}, but {tensor.dtype} cannot hold its codes", where, rule=RULE

@@ -107,12 +107,9 @@ def swizzle(name: str | Swizzle) -> Swizzle:
         return _cute(*(int(number) for number in spelled.groups()))
     row = _BY_NAME.get(name.lower())
     if row is None and name.lower() in _UNPUBLISHED:
-        raise RefsimError(
-            "bad-swizzle",
-            f"the pattern of {name} is not published",
-            rule=str(CUDA_DRIVER["CUtensorMapSwizzle: the modes are named, their patterns are not given"]),
-            help=f"known: {', '.join(row.name for row in SWIZZLES)}",
-        )
+        what = f"the pattern of {name} is not published"
+        rule = str(CUDA_DRIVER["CUtensorMapSwizzle: the modes are named, their patterns are not given"])
+        raise RefsimError("bad-swizzle", what, rule=rule, help=f"known: {', '.join(row.name for row in SWIZZLES)}")
     if row is None:
         raise unknown("swizzle", name, [row.name for row in SWIZZLES])
     return row

@@ -134,12 +134,9 @@ def tile(
 def check_major(major: str, pattern: Swizzle) -> None:
     """Raise for the one combination that hardware does not have, and for swizzles that no descriptor can encode."""
     if pattern == ATOM_32B and major == K:
-        raise RefsimError(
-            "bad-tile",
-            "swizzle 128B_32B_atom has no K-major tile",
-            rule=str(CUTLASS["make_umma_desc: SWIZZLE_128B_BASE32B is invalid for Major-K"]),
-            help="MN-major, or swizzle 128B",
-        )
+        what = "swizzle 128B_32B_atom has no K-major tile"
+        rule = str(CUTLASS["make_umma_desc: SWIZZLE_128B_BASE32B is invalid for Major-K"])
+        raise RefsimError("bad-tile", what, rule=rule, help="MN-major, or swizzle 128B")
     if pattern.name.startswith("Swizzle<"):
         raise RefsimError("bad-tile", f"tensor cores read no tile of {pattern}", help="none, 32B, 64B or 128B")
 

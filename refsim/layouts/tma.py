@@ -256,11 +256,8 @@ class TensorMap(Card):
             what = f"boxes of interleave {self.interleave} are not placed"
             raise RefsimError("bad-box", what, help='interleave="none"')
         if whole_number("shared address", shared_address) % 128:
-            raise RefsimError(
-                "bad-box",
-                f"shared address {shared_address} is not a multiple of 128",
-                rule=str(PTX["cp.async.bulk.tensor: the address in shared memory is 128-byte aligned"]),
-            )
+            rule = str(PTX["cp.async.bulk.tensor: the address in shared memory is 128-byte aligned"])
+            raise RefsimError("bad-box", f"shared address {shared_address} is not a multiple of 128", rule=rule)
         if self.data_type.padded and coordinates[0] % 128:
             raise RefsimError(
                 "bad-box",

@@ -17,11 +17,8 @@ def write(document: Document, *, citations: bool = False) -> str:
     """
     parts = [part for part in document.parts if not _headline(part)] or document.parts
     if len(parts) != 1:
-        raise RefsimError(
-            "form-does-not-fit",
-            f"this answer has {len(parts)} parts, and CSV holds one table",
-            help="--as json or --as jsonl holds all of them",
-        )
+        what = f"this answer has {len(parts)} parts, and CSV holds one table"
+        raise RefsimError("form-does-not-fit", what, help="--as json or --as jsonl holds all of them")
     flat = [dict(_flat("", row)) for row in rows(parts[0], citations)]
     names = list(dict.fromkeys(name for row in flat for name in row))
     # an object that is None in some row (the neighbors of a NaN) makes no column of its own

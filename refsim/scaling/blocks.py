@@ -157,13 +157,10 @@ def quantize(
     chosen = recipe_named(recipe, row)
     array, held = _input(x, input_format)
     if array.ndim < 1 or array.shape[-1] % row.width:
-        raise RefsimError(
-            "bad-shape",
-            f"x has shape {array.shape}: its last dimension is not a multiple of {row.width}",
-            where=str(row),
-            rule=f"{row.width} neighbors along K share a scale [{row.source.document.title}]",
-            help=f"pad K with zeros to a multiple of {row.width}, or quantize the transpose",
-        )
+        what = f"x has shape {array.shape}: its last dimension is not a multiple of {row.width}"
+        rule = f"{row.width} neighbors along K share a scale [{row.source.document.title}]"
+        help = f"pad K with zeros to a multiple of {row.width}, or quantize the transpose"
+        raise RefsimError("bad-shape", what, where=str(row), rule=rule, help=help)
     extent = checked_block(block, row)
     bits = _random_bits(random, array.shape)
     if bits is not None and getattr(chosen, "four", None):

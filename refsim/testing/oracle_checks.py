@@ -87,13 +87,10 @@ def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> Non
 def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:
     """Raise RefsimError oracle-not-own if the oracle returns an array of `run`, which would agree with itself."""
     if got.size and np.may_share_memory(got, value_of(want)):
-        raise RefsimError(
-            "oracle-not-own",
-            f"oracle returns for {name!r} the memory of the array that run returned",
-            where=f"kernel {kernel.name}",
-            rule="an array that is compared with itself agrees, whatever the kernel wrote",
-            help="compute what the kernel must write from the test case alone",
-        )
+        what = f"oracle returns for {name!r} the memory of the array that run returned"
+        rule = "an array that is compared with itself agrees, whatever the kernel wrote"
+        help = "compute what the kernel must write from the test case alone"
+        raise RefsimError("oracle-not-own", what, where=f"kernel {kernel.name}", rule=rule, help=help)
 
 
 def kept(hosts: Sequence[Host]) -> list[Host]:
@@ -105,13 +102,10 @@ def check_kept(kernel: Kernel, hosts: Sequence[Host]) -> None:
     """Raise RefsimError oracle-changes-input if the oracle changed an array that `run` uploaded."""
     changed = [name for name, array, before in hosts if not _same_bits(array, before)]
     if changed:
-        raise RefsimError(
-            "oracle-changes-input",
-            f"oracle writes into the array that run uploaded as {changed[0]!r}",
-            where=f"kernel {kernel.name}",
-            rule="run and oracle see the same test case, in every order and as often as they are called",
-            help="compute on a copy: x = problem.x.copy()",
-        )
+        what = f"oracle writes into the array that run uploaded as {changed[0]!r}"
+        rule = "run and oracle see the same test case, in every order and as often as they are called"
+        help = "compute on a copy: x = problem.x.copy()"
+        raise RefsimError("oracle-changes-input", what, where=f"kernel {kernel.name}", rule=rule, help=help)
 
 
 def _same_bits(array: NDArray[Any], before: NDArray[Any]) -> bool:
@@ -123,10 +117,7 @@ def _same_bits(array: NDArray[Any], before: NDArray[Any]) -> bool:
 
 def oracle_differs(kernel: Kernel, text: str) -> RefsimError:
     """Return the error of an oracle that gave two answers for one test case."""
-    return RefsimError(
-        "oracle-differs",
-        f"oracle of kernel {kernel.name} returns other elements when it is asked again: {text}",
-        where=f"kernel {kernel.name}",
-        rule="an oracle depends on the test case alone: not on what run did, on earlier test cases, or on chance",
-        help="compute from the test case alone, on copies, with a seed that the test case holds",
-    )
+    what = f"oracle of kernel {kernel.name} returns other elements when it is asked again: {text}"
+    rule = "an oracle depends on the test case alone: not on what run did, on earlier test cases, or on chance"
+    help = "compute from the test case alone, on copies, with a seed that the test case holds"
+    return RefsimError("oracle-differs", what, where=f"kernel {kernel.name}", rule=rule, help=help)

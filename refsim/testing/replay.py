@@ -67,13 +67,10 @@ def load_case(path: str | Path, kernel: Kernel | None = None, *, trust: bool = F
     if kernel is None:
         file = _kernel_file(case, record)
         if file is not None and not trust and not trusted(file, case):
-            raise RefsimError(
-                "untrusted-case",
-                f"the case names {file}, which lies outside the project",
-                where=str(case),
-                rule="to replay a case is to run the Python file that it names; files of this project run unasked",
-                help="read that file, then: refsim replay --trust CASE",
-            )
+            what = f"the case names {file}, which lies outside the project"
+            rule = "to replay a case is to run the Python file that it names; files of this project run unasked"
+            help = "read that file, then: refsim replay --trust CASE"
+            raise RefsimError("untrusted-case", what, where=str(case), rule=rule, help=help)
         kernel = kernel_named(record["kernel"]) if file is None else kernel_named(record["kernel"], [file])
     elif kernel.name != record["kernel"]:
         raise RefsimError("wrong-kernel", f"the case is of {record['kernel']!r}, not {kernel.name!r}", where=str(case))

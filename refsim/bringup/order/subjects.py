@@ -56,11 +56,8 @@ class OrderSubject(FieldsCard):
         """Return D, after a check of its shape and dtype, as a copy: a subject may reuse its result's memory."""
         d = np.array(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
         if d.shape != (len(a), len(b)) or d.dtype != self.d_format.code_dtype:
-            raise RefsimError(
-                "wrong-output",
-                f"{self.name} returned {d.dtype} of shape {d.shape}",
-                rule=f"{self.d_format.code_dtype}, codes of {self.d_format}, of shape {(len(a), len(b))}",
-            )
+            rule = f"{self.d_format.code_dtype}, codes of {self.d_format}, of shape {(len(a), len(b))}"
+            raise RefsimError("wrong-output", f"{self.name} returned {d.dtype} of shape {d.shape}", rule=rule)
         return d
 
 
@@ -305,13 +302,10 @@ def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct
     if kernel.orderless and not kernel.products:
         raise RefsimError("no-order", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
     if not kernel.products:
-        raise RefsimError(
-            "no-order",
-            f"kernel {kernel.name} declares no product of matrices",
-            where=str(kernel.declared_in or ""),
-            rule="its order can be asked where products= says how operands become a test case",
-            help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
-        )
+        what = f"kernel {kernel.name} declares no product of matrices"
+        rule = "its order can be asked where products= says how operands become a test case"
+        help = "Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})"
+        raise RefsimError("no-order", what, where=str(kernel.declared_in or ""), rule=rule, help=help)
     name = product or next(iter(kernel.products))
     return name, named("product", name, kernel.products, where=f"kernel {kernel.name}")
 
@@ -419,13 +413,9 @@ def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any
         raise
     except Exception as error:
         at = ", ".join(filter(None, (where, place(error))))
-        raise RefsimError(
-            "user-code-raised",
-            f"the function raised {said(error)}",
-            at,
-            help=f"it is called as {asked}",
-            place=location(error),
-        ) from error
+        what = f"the function raised {said(error)}"
+        help = f"it is called as {asked}"
+        raise RefsimError("user-code-raised", what, at, help=help, place=location(error)) from error
 
 
 def _shaped(codes: Codes, row: Format, shape: tuple[int, int], label: str) -> tuple[Codes, Format]:
