@@ -55,9 +55,8 @@ def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
     try:
         return read_as_array(what, values)
     except ValueError as error:
-        raise RefsimError(
-            "not-an-array", f"{what}: lists of different lengths are not an array", help="give all rows one length"
-        ) from error
+        help = "give all rows one length"
+        raise RefsimError("not-an-array", f"{what}: lists of different lengths are not an array", help=help) from error
 
 
 def _shown(array: NDArray[np.generic]) -> str:

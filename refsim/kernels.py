@@ -108,9 +108,8 @@ class Bounded(FieldsCard):
                 raise RefsimError("bad-bound", f"{name} holds {type(given).__name__}, not numbers: {error}") from error
         if not (self.bound >= 0).all():
             wrong = self.bound[~(self.bound >= 0)].reshape(-1)[0]
-            raise RefsimError(
-                "bad-bound", f"a bound of {wrong}", rule="a bound is absolute: from 0 to infinity, no NaN"
-            )
+            rule = "a bound is absolute: from 0 to infinity, no NaN"
+            raise RefsimError("bad-bound", f"a bound of {wrong}", rule=rule)
         try:
             object.__setattr__(self, "bound", np.broadcast_to(self.bound, self.value.shape))
         except ValueError as error:

@@ -173,9 +173,8 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
     try:
         wanted = np.dtype(dtype)
     except TypeError:
-        raise RefsimError(
-            "unsupported-dtype", f"dtype {dtype!r}", help=f'dtype="{AS_ML_DTYPES}" or np.{format.code_dtype}'
-        ) from None
+        help = f'dtype="{AS_ML_DTYPES}" or np.{format.code_dtype}'
+        raise RefsimError("unsupported-dtype", f"dtype {dtype!r}", help=help) from None
     if wanted == format.code_dtype:
         return codes
     own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None

@@ -95,9 +95,8 @@ class Bench:
             ]
             if None not in codes:
                 return codes[0] or 0, codes[1] or 0
-        raise RefsimError(
-            "unreachable-product", f"no {self.a_format.name} times {self.b_format.name} is {float(value):g}"
-        )
+        what = f"no {self.a_format.name} times {self.b_format.name} is {float(value):g}"
+        raise RefsimError("unreachable-product", what)
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
         """Return the result of each probe; a result that is not finite counts as 2^999, which no probe expects."""

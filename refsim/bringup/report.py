@@ -228,9 +228,8 @@ def read_report(path: Path) -> Report:
     import json
 
     def bad(what: str) -> RefsimError:
-        return RefsimError(
-            "bad-file", what, str(path), help="give the JSON of refsim bringup -o report.json", kind=Kind.UNREADABLE
-        )
+        help = "give the JSON of refsim bringup -o report.json"
+        return RefsimError("bad-file", what, str(path), help=help, kind=Kind.UNREADABLE)
 
     try:
         record = json.loads(text_of(read_whole(path, MAX_REPORT_BYTES, "a report"), "JSON", str(path)))

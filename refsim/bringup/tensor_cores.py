@@ -158,9 +158,8 @@ def products(
     """
     x, y, z = _checked(instruction, a, b, c)
     if (negate_a or negate_b) and not instruction.negates:
-        raise RefsimError(
-            "bad-modifier", "the instruction turns no sign", instruction.name, "imm-scale belongs to wgmma of floats"
-        )
+        what = "the instruction turns no sign"
+        raise RefsimError("bad-modifier", what, instruction.name, "imm-scale belongs to wgmma of floats")
     number, batch, steps = next(_names), x.shape[0], x.shape[-1] // instruction.k
     warpgroup = instruction.unit == "wgmma"
     images = {"a": instruction.fragment("a").packed(_by_step(x, instruction.k))}

@@ -406,7 +406,6 @@ def _codes_or_integers(name: str, array: ArrayLike, format: str | ElementType | 
 def _values(values: ArrayLike, got: Codes) -> tuple[Any, Format]:
     wide = native(array_of("values", values))
     if wide.dtype not in (np.float32, np.float64) or wide.shape != got.shape:
-        raise RefsimError(
-            "bad-shape", f"values are {wide.dtype} of shape {wide.shape}", rule=f"float32 or float64, {got.shape}"
-        )
+        what = f"values are {wide.dtype} of shape {wide.shape}"
+        raise RefsimError("bad-shape", what, rule=f"float32 or float64, {got.shape}")
     return wide, F32 if wide.dtype == np.float32 else F64

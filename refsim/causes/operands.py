@@ -148,9 +148,8 @@ class ProductOperands(FieldsCard):
         here = [row for row in rows_of(self.target) if a in row.a_formats and b in row.b_formats and not row.scales]
         fitting = [row for row in here if row.d_format in (F32, F16)]
         if not fitting:
-            raise RefsimError(
-                "unknown-arithmetic", f"{self.target} multiplies no {a} by {b} into floats", help="target=, unit="
-            )
+            what = f"{self.target} multiplies no {a} by {b} into floats"
+            raise RefsimError("unknown-arithmetic", what, help="target=, unit=")
         return min(fitting, key=lambda row: (unit_rank(row.unit), row.d_format is not F32))
 
     def _scales(self, m: int, n: int, k: int) -> tuple[Floats | None, Floats | None, int]:
@@ -448,9 +447,8 @@ class WeightOperands(FieldsCard):
         groups = max(scales.shape[1], zeros.shape[1])
         fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
         if not fits or codes.shape[1] % groups or (zeros != np.rint(zeros)).any():
-            raise RefsimError(
-                "bad-shape", f"{groups} groups of K = {codes.shape[1]}", rule="a divisor of K, whole zeros"
-            )
+            what = f"{groups} groups of K = {codes.shape[1]}"
+            raise RefsimError("bad-shape", what, rule="a divisor of K, whole zeros")
         scales, zeros = (_spread(each, (len(codes), groups)) for each in (scales, zeros))
         own = {name: getattr(self, name) for name in ("a", "a_format", "c", "unit", "target", "k", "interval")}
         blank = ProductOperands(b=np.zeros(codes.shape, np.uint16), b_format=self._format(), **own)

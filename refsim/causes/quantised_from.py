@@ -89,9 +89,8 @@ class QuantizedFrom(FieldsCard):
         given = [self._words(name, each) for name, each in pairs if each is not None]
         held = given[0]
         if subject.which != QuantizerOutput.CODES:
-            raise RefsimError(
-                "usage", "scales of outputs that are not codes", help="A: the codes; scales=: their scales"
-            )
+            what = "scales of outputs that are not codes"
+            raise RefsimError("usage", what, help="A: the codes; scales=: their scales")
         if given[-1].shape != held.shape:
             raise RefsimError("bad-shape", f"scales have shapes {held.shape} and {given[-1].shape}")
         fitting = [kind for kind in (F32, self.codes_of_scales) if kind.code_dtype == held.dtype]

@@ -106,9 +106,8 @@ class RowOperands(FieldsCard):
             return None
         values, _ = _values(name, given, None, held)
         if values.shape != shape:
-            raise RefsimError(
-                "bad-shape", f"{name} has shape {values.shape}", rule=f"that of the rows it goes with, {shape}"
-            )
+            what = f"{name} has shape {values.shape}"
+            raise RefsimError("bad-shape", what, rule=f"that of the rows it goes with, {shape}")
         return values.reshape(-1, shape[-1]) if name == "gate" else values
 
 

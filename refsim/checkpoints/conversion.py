@@ -312,9 +312,8 @@ def _made(format: str | BlockFormat | CheckpointLayout, recipe: str | Recipe | N
         row = block_format(first)
         return _Made(layout, row, recipe_named(recipe or usual or None, row))
     if recipe is not None:
-        raise RefsimError(
-            "unsupported-format", f"recipe {recipe} is not for layout {layout}", rule="scales are amax / 448"
-        )
+        what = f"recipe {recipe} is not for layout {layout}"
+        raise RefsimError("unsupported-format", what, rule="scales are amax / 448")
     down, _, across = first.partition("x")
     return _Made(layout, None, None, (int(down), int(across)))
 

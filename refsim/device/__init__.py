@@ -86,9 +86,8 @@ def open(
         return device if target is None else replace(device, target=target_named(target).name)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)
     if not match:
-        raise RefsimError(
-            "unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1, cuda:bindings"
-        )
+        what = f"no device is called {name!r}"
+        raise RefsimError("unknown-device", what, help="sim, sim:lazy, cuda, cuda:1, cuda:bindings")
     _check_arithmetic(arithmetic)
     from refsim.device.cuda import open_device
 
@@ -96,9 +95,8 @@ def open(
     if without:
         raise RefsimError("unknown-check", "a real GPU makes no checks that could be left out", help="--device sim")
     if arithmetic != "silicon":
-        raise RefsimError(
-            "unknown-arithmetic", f"a real GPU has its own arithmetic, not {arithmetic!r}", help="--device sim"
-        )
+        what = f"a real GPU has its own arithmetic, not {arithmetic!r}"
+        raise RefsimError("unknown-arithmetic", what, help="--device sim")
     return opened
 
 

@@ -25,9 +25,8 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
         help = (
             "of a matrix rows * columns; what read returns may be reshaped" if isinstance(count, tuple | list) else ""
         )
-        raise RefsimError(
-            "bad-buffer", f"an output of {count!r:.40} elements", where, "a count is an integer from 0", help
-        )
+        what = f"an output of {count!r:.40} elements"
+        raise RefsimError("bad-buffer", what, where, "a count is an integer from 0", help)
     if dtype.hasobject or dtype.itemsize == 0:
         help = "upload an array of numbers or codes: of a recipe, what its codes() returns"
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)
@@ -53,9 +52,8 @@ def check_flags(entry: str, **flags: bool) -> None:
     """Raise RefsimError `bad-launch` for a flag that is not True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise RefsimError(
-                "bad-launch", f"{name}={flag!r:.40} is not allowed", f"launch of {entry!s:.80}", "True or False"
-            )
+            what = f"{name}={flag!r:.40} is not allowed"
+            raise RefsimError("bad-launch", what, f"launch of {entry!s:.80}", "True or False")
 
 
 def launch_values(

@@ -144,7 +144,6 @@ def _entries() -> list[tuple[Path, os.stat_result]]:
 
 def _path(kind: str, key: str) -> Path:
     if kind not in _KINDS or not key.isalnum():
-        raise RefsimError(
-            "unknown-key", f"no cache entry is called {kind}/{key}", rule=f"kinds: {', '.join(_KINDS)}; hex keys"
-        )
+        what = f"no cache entry is called {kind}/{key}"
+        raise RefsimError("unknown-key", what, rule=f"kinds: {', '.join(_KINDS)}; hex keys")
     return cache_directory() / kind / key

@@ -309,9 +309,8 @@ def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
     if isinstance(ptx, CompiledPtx):
         return assembled(ptx.text, target_named(target or ptx.target).name)
     if target is None:
-        raise RefsimError(
-            "missing-argument", "a PTX text needs the target that it is assembled for", help='assemble(text, "sm_90a")'
-        )
+        what = "a PTX text needs the target that it is assembled for"
+        raise RefsimError("missing-argument", what, help='assemble(text, "sm_90a")')
     return assembled(ptx, target_named(target).name)
 
 

@@ -312,9 +312,8 @@ class CudaLauncher(Card):
         try:
             base = self.driver.allocate(size)
         except DriverError as fault:
-            raise RefsimError(
-                "out-of-memory", f"{size} bytes do not fit on the device: {fault}", help="use a smaller test case"
-            ) from fault
+            what = f"{size} bytes do not fit on the device: {fault}"
+            raise RefsimError("out-of-memory", what, help="use a smaller test case") from fault
         buffer = Buffer(name, base + GUARD_BYTES + misalign, count, dtype)
         allocation = Guarded(buffer, base, size, kept)
         self.allocations.append(allocation)

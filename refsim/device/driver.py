@@ -148,9 +148,8 @@ class Launching:
 def no_driver(fault: Exception) -> RefsimError:
     """Return the error of a machine without the driver's library, with the first sentence of the loader's message."""
     reason = " ".join(str(fault).split()).split(". ")[0][:LONGEST_REASON].rstrip(".")
-    return RefsimError(
-        "no-cuda-driver", f"this machine has no CUDA driver: {reason}", help=SIMULATOR, kind=Kind.MISSING
-    )
+    what = f"this machine has no CUDA driver: {reason}"
+    return RefsimError("no-cuda-driver", what, help=SIMULATOR, kind=Kind.MISSING)
 
 
 def no_gpu(what: str) -> RefsimError:
@@ -410,9 +409,8 @@ def encoded_map(made: TensorMap) -> Struct:
     ]
     status = encode(ctypes.addressof(room) + start, *arguments)
     if status:
-        raise RefsimError(
-            "driver-refused", f"the driver refuses the tensor map: status {status}", str(made), str(CUDA_DRIVER[name])
-        )
+        what = f"the driver refuses the tensor map: status {status}"
+        raise RefsimError("driver-refused", what, str(made), str(CUDA_DRIVER[name]))
     return Struct(room.raw[start : start + MAP_BYTES], MAP_ALIGN)
 
 

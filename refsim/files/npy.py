@@ -65,9 +65,8 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
         raise unreadable("bad-file", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=rule)
     length = int.from_bytes(reader.take(2 if version == (1, 0) else 4, "the npy header"), "little")
     if length > HEADER_LIMIT_BYTES:
-        raise unreadable(
-            "too-large", f"the npy header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}", reader.where
-        )
+        what = f"the npy header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}"
+        raise unreadable("too-large", what, reader.where)
     try:
         text = reader.take(length, "the npy header").decode("utf-8" if version == (3, 0) else "latin-1")
     except UnicodeDecodeError as problem:
@@ -113,9 +112,8 @@ def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
             named = format_in_file(name, where)
             if letter in "ui" and word.itemsize == named.code_dtype.itemsize:
                 return word, named
-            raise unreadable(
-                "format-mismatch", f"a code of {named} is not stored as {words!r}", where, help="see refsim.files.save"
-            )
+            help = "see refsim.files.save"
+            raise unreadable("format-mismatch", f"a code of {named} is not stored as {words!r}", where, help=help)
     raise _unsupported(descr, where)
 
 

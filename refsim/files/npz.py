@@ -113,9 +113,8 @@ def _check(member: zipfile.ZipInfo, reader: ByteReader) -> None:
         raise _unsafe(f"a member uses compression method {member.compress_type}, not deflate", where)
     expanded, packed = member.file_size, member.compress_size
     if packed > reader.left:
-        raise unreadable(
-            "truncated-file", f"a member is cut short: expected {packed} bytes, found at most {reader.left}", where
-        )
+        what = f"a member is cut short: expected {packed} bytes, found at most {reader.left}"
+        raise unreadable("truncated-file", what, where)
     stored = member.compress_type == zipfile.ZIP_STORED
     if expanded != packed if stored else expanded > LARGEST_DEFLATE_RATIO * packed + LARGEST_DEFLATE_RATIO:
         raise _unsafe(f"{packed} bytes cannot expand to {expanded}", where)

@@ -370,6 +370,5 @@ def _longer(target: str, unit: str, k: int) -> int:
 def _no_row(target: str, unit: str, types: str) -> RefsimError:
     here = rows_of(target, unit) or rows_of(target)
     known = "; ".join(dict.fromkeys(row.name for row in here))
-    return RefsimError(
-        "unknown-arithmetic", f"{target} {unit} has no known arithmetic for {types}", help=f"known: {known}"
-    )
+    what = f"{target} {unit} has no known arithmetic for {types}"
+    return RefsimError("unknown-arithmetic", what, help=f"known: {known}")

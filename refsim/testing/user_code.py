@@ -49,9 +49,8 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
         if label != "run" or not isinstance(error, AssertionError):
             raise code_fails(kernel, label, error, problem) from error
         what = f"run of kernel {kernel.name} asserts: {said(error)}"
-        raise RefsimError(
-            "user-code-raised", what, where=place(error), kind=Kind.FAULT, place=location(error)
-        ) from error
+        where = place(error)
+        raise RefsimError("user-code-raised", what, where=where, kind=Kind.FAULT, place=location(error)) from error
 
 
 def is_bug(error: BaseException) -> bool:

@@ -393,9 +393,8 @@ def _require_signs(*rows: Format) -> None:
     for row in rows:
         if not row.signed:
             rule = "large operands of two signs cancel, and what they hid is lost"
-            raise RefsimError(
-                "no-such-value", f"{row} has no sign", rule=rule, help="a type with signs: bf16, e4m3, e5m2"
-            )
+            what = f"{row} has no sign"
+            raise RefsimError("no-such-value", what, rule=rule, help="a type with signs: bf16, e4m3, e5m2")
 
 
 def _ways(
@@ -436,9 +435,8 @@ def function_named(text: str) -> Callable[..., Any]:
         try:
             found = resolve_name(text)
         except (ImportError, AttributeError, ValueError) as error:
-            raise RefsimError(
-                "unknown-name", f"{text} is neither a kernel nor a function: {error}", help="FILE.py:f, or torch.matmul"
-            ) from error
+            what = f"{text} is neither a kernel nor a function: {error}"
+            raise RefsimError("unknown-name", what, help="FILE.py:f, or torch.matmul") from error
     if not callable(found):
         raise RefsimError("unknown-name", f"{text} is not a function", help="FILE.py:f, or torch.matmul")
     return found  # type: ignore[no-any-return]
