@@ -120,14 +120,8 @@ def compare_case(instruction: TensorCoreInstruction, row: Profile, products: Pro
     if found is None:
         found = difference(pair, failing(seen[worst], model), explain(row, instruction, products, seen, worst))
     where = ", ".join(f"{label}: {count}" for label, count in differing.most_common(6))
-    return outcome(
-        DIFFERS,
-        words=compared,
-        differing=differing.total(),
-        coverage=coverage,
-        note=f"results that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
-        difference=found,
-    )
+    note = f"results that differ, by class: {where}{', ...' if len(differing) > 6 else ''}"
+    return outcome(DIFFERS, words=compared, differing=differing.total(), coverage=coverage, note=note, difference=found)
 
 
 def failing(seen: Returned, model: Products) -> list[Dot]:

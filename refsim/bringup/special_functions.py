@@ -126,13 +126,10 @@ def _case(device: Device, seen: _Compared, strayed: list[str], coverage: str) ->
         return outcome(PASS, words=seen.words, coverage=coverage, note="" if is_recorded else f"as on {RECORDED_ON}")
     lines = (f"recorded results of {', '.join(strayed)}",)
     fault = Difference(lines, "otherwise", "as recorded", "the model agrees with the device, the recording does not")
+    differing = max(seen.differing, 1)
+    note = "" if is_recorded else f"recorded on {RECORDED_ON}; the unit of this chip may be another"
     return outcome(
-        DIFFERS,
-        words=seen.words,
-        differing=max(seen.differing, 1),
-        coverage=coverage,
-        note="" if is_recorded else f"recorded on {RECORDED_ON}; the unit of this chip may be another",
-        difference=seen.first or fault,
+        DIFFERS, words=seen.words, differing=differing, coverage=coverage, note=note, difference=seen.first or fault
     )
 
 
@@ -159,11 +156,5 @@ def _whole(device: Device, form: SpecialForm) -> Case:
     difference = sampled.difference or Difference(
         (f"group {int(wrong[0]):#05x}",), "another digest", "the recorded one"
     )
-    return outcome(
-        DIFFERS,
-        words=words,
-        differing=len(wrong),
-        coverage=coverage,
-        difference=difference,
-        note=f"digests of {len(wrong)} of 4,096 groups differ",
-    )
+    note = f"digests of {len(wrong)} of 4,096 groups differ"
+    return outcome(DIFFERS, words=words, differing=len(wrong), coverage=coverage, difference=difference, note=note)

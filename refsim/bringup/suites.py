@@ -40,17 +40,10 @@ def _run_kernel(kernel: Kernel, device: Device) -> Case:
         lines = (f"test case {verdict.problem_text}", *verdict.finding.splitlines())
         difference = Difference(lines, "see above", "what the oracle says")
     inconclusive = verdict.status not in _STATUS
+    coverage = f"{verdict.cases} test cases, profile {PROFILE}; promise: {verdict.promise}"
+    note = f"{verdict.status}: {verdict.finding}" if inconclusive else verdict.finding if status == UNSUPPORTED else ""
     return outcome(
-        status,
-        words=verdict.elements,
-        differing=verdict.differing,
-        coverage=f"{verdict.cases} test cases, profile {PROFILE}; promise: {verdict.promise}",
-        difference=difference,
-        note=f"{verdict.status}: {verdict.finding}"
-        if inconclusive
-        else verdict.finding
-        if status == UNSUPPORTED
-        else "",
+        status, words=verdict.elements, differing=verdict.differing, coverage=coverage, difference=difference, note=note
     )
 
 

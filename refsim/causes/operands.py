@@ -216,12 +216,8 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
     batches, rows = a.shape[:2]
     if b.ndim == 3 and len(b) != batches:
         raise RefsimError("bad-shape", f"a has {batches} batches, b has {len(b)}", rule="(B, M, K), (B, N, K)")
-    left = replace(
-        given,
-        a=a.reshape(-1, a.shape[2]),
-        a_scale=_behind_each_other(given.a_scale, batches, rows),
-        c=None if given.c is None else _rows_of_c(given.c, batches),
-    )
+    c = None if given.c is None else _rows_of_c(given.c, batches)
+    left = replace(given, a=a.reshape(-1, a.shape[2]), a_scale=_behind_each_other(given.a_scale, batches, rows), c=c)
     products = _products(left, b, format)
     groups = np.repeat(np.arange(batches), rows)
     return GroupedProduct(products, groups, (batches, rows, products[0].shape[1]), batches)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from refsim.computations import scale_changes
 from refsim.computations.accumulating import Floats, Sharing, chains_told, sharing_causes
 from refsim.computations.engine import Aspect
-from refsim.computations.products import READ_ASPECTS, WRITING, MatrixProduct, scales_are_read
+from refsim.computations.products import READ_ASPECTS, WRITING, ProductOverK, scales_are_read
 from refsim.computations.reading import (
     formats_read,
     kept_columns,
@@ -154,7 +154,7 @@ def _causes_of_scales(own: "BlockScaledProduct") -> Iterator[Cause]:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockScaledProduct(MatrixProduct):
+class BlockScaledProduct(ProductOverK):
     """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None.
 
     `chain` is the adder of the reference.
@@ -251,10 +251,5 @@ class BlockScaledProduct(MatrixProduct):
         scales = [(one + random.integers(-4, 5, (24, columns // self.block))).astype(np.uint8) for _ in sides]
         c = None if self.c is None else random.normal(0, 4, (24, 24)).astype(np.float32)
         return replace(
-            self,
-            a=sides[0],
-            b=sides[1],
-            scales=(scales[0], scales[1]),
-            c=c,
-            format=F32 if wide else self.format,
+            self, a=sides[0], b=sides[1], scales=(scales[0], scales[1]), c=c, format=F32 if wide else self.format
         )

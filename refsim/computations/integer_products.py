@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
 from refsim.computations.engine import PLACED, WRITTEN, Aspect
-from refsim.computations.products import MatrixProduct, scales_are_read
+from refsim.computations.products import ProductOverK, scales_are_read
 from refsim.computations.reading import (
     AS_IT_IS,
     OperandReading,
@@ -247,7 +247,7 @@ def _is_requantised(own: "IntegerProduct", way: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerProduct(MatrixProduct):
+class IntegerProduct(ProductOverK):
     """D (M, N) of integers: the sum of (A - za)(B - zb) + C, which is D, or is scaled and rounded to D's type.
 
     `zeros` are those of A's rows, of B's rows, and D's; `scales` (M, 1) and (N, 1) are float32, or None.

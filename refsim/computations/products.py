@@ -62,7 +62,7 @@ def scales_are_read(causes: Any) -> tuple[Aspect, ...]:
     return Aspect("a_scales_read", causes, AS_IT_IS), Aspect("b_scales_read", usual=AS_IT_IS)
 
 
-class MatrixProduct(Computation):
+class ProductOverK(Computation):
     """D (M, N) of A (M, K) and B (N, K), each element the sum over K."""
 
     summed_over = "columns of K"
@@ -98,7 +98,7 @@ class MatrixProduct(Computation):
 
 
 @dataclass(frozen=True, eq=False)
-class PlainProduct(MatrixProduct):
+class PlainProduct(ProductOverK):
     """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
 
     `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a whole row.

@@ -70,13 +70,9 @@ def load(
     container = _container(file)
     if container != "raw" and (shape is not None or offset != 0):
         raise RefsimError("usage", f"shape= and offset= describe raw files; {container} has its own header")
+    trusted = max_bytes is not None
     opening = _opened(
-        file,
-        container,
-        requested,
-        shape=_checked_shape(shape),
-        offset=_checked_offset(offset),
-        trusted=max_bytes is not None,
+        file, container, requested, shape=_checked_shape(shape), offset=_checked_offset(offset), trusted=trusted
     )
     with opening as (found, metadata):
         chosen = _chosen_key(found, key, file, container)

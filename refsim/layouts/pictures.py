@@ -110,15 +110,9 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
         Fact("bank", _flat(at // BANK_BYTES % BANKS)),
     )
     about = (Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"), Entry("evidence", swizzle.evidence.what))
+    axes = ("line", "chunk")
     return Picture(
-        down,
-        across,
-        facts,
-        ("column", "address"),
-        _flat(column % 8 * 4 + 1),
-        "column",
-        axes=("line", "chunk"),
-        about=about,
+        down, across, facts, ("column", "address"), _flat(column % 8 * 4 + 1), "column", axes=axes, about=about
     )
 
 

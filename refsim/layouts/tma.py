@@ -486,12 +486,9 @@ def _check_pixels(made: TensorMap) -> None:
     assert box is not None
     if rank not in OFFSET_BITS:
         raise _refuse(f"rank {rank} of an im2col map is outside 3..5", "tensorRank", im2col=True)
+    steps = (made.element_strides, rank)
     _check_counts(
-        rank,
-        strides=(made.strides, rank - 1),
-        steps=(made.element_strides, rank),
-        lower=(box.lower, rank - 2),
-        upper=(box.upper, rank - 2),
+        rank, strides=(made.strides, rank - 1), steps=steps, lower=(box.lower, rank - 2), upper=(box.upper, rank - 2)
     )
     most = 1 << OFFSET_BITS[rank] - 1
     for name, corner in (("lower", box.lower), ("upper", box.upper)):

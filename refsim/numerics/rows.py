@@ -162,11 +162,7 @@ def arithmetic(row: Profile) -> str:
     """Return one sentence on how a step of a profile works."""
     sentence = row.method.late_sentence if row.adds_c_last else row.method.sentence
     order = "the first two of each four k, then the other two" if row.order is BYTE_PAIRS else "ascending k"
+    rounded = row.rounding.sentence
     return sentence.format(
-        length=row.length,
-        fraction=row.fraction,
-        operands=row.operands,
-        order=order,
-        group=GROUP,
-        rounded=row.rounding.sentence,
+        length=row.length, fraction=row.fraction, operands=row.operands, order=order, group=GROUP, rounded=rounded
     )

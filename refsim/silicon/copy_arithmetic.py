@@ -111,11 +111,9 @@ class CopyForm:
     def ptx(self) -> str:
         """Return the module, with one entry, `form`."""
         has_map = self.map_type is not None
-        head = _HEAD.format(
-            map=".param .align 64 .b8 map[128], " if has_map else "",
-            take="mov.b64 %d3, map;\n    cvta.param.u64 %d3, %d3;" if has_map else "",
-            elements=BYTES // self.holds.code_dtype.itemsize,
-        )
+        take = "mov.b64 %d3, map;\n    cvta.param.u64 %d3, %d3;" if has_map else ""
+        elements = BYTES // self.holds.code_dtype.itemsize
+        head = _HEAD.format(map=".param .align 64 .b8 map[128], " if has_map else "", take=take, elements=elements)
         match self.way:
             case "run":
                 copy = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{self.of} [%d1], [%r5], 256;"

@@ -24,27 +24,12 @@ OURS, WITHOUT, FIXTURE = "--refsim-device", "--refsim-without", "refsim_device"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options --refsim-device, --refsim-without, --refsim-profile and --refsim-failures."""
     group = parser.getgroup("refsim", "refsim: kernels against their oracles")
-    group.addoption(
-        OURS,
-        dest="refsim_device",
-        metavar="NAME",
-        default="sim",
-        help="what kernels run on: sim (default), cuda, cuda:N; also --device, where no conftest has that option",
-    )
-    group.addoption(
-        "--refsim-profile",
-        choices=PROFILE_NAMES,
-        default=None,
-        help="how much to generate; also the Hypothesis profile of this run: quick and ci repeat, night has a new seed",
-    )
-    group.addoption(
-        WITHOUT,
-        dest="refsim_without",
-        metavar="NAME[@FILE:LINE]",
-        action="append",
-        default=[],
-        help="turn off a check of the simulated GPU, or waive its finding at one line; also --without",
-    )
+    help = "what kernels run on: sim (default), cuda, cuda:N; also --device, where no conftest has that option"
+    group.addoption(OURS, dest="refsim_device", metavar="NAME", default="sim", help=help)
+    help = "how much to generate; also the Hypothesis profile of this run: quick and ci repeat, night has a new seed"
+    group.addoption("--refsim-profile", choices=PROFILE_NAMES, default=None, help=help)
+    help = "turn off a check of the simulated GPU, or waive its finding at one line; also --without"
+    group.addoption(WITHOUT, dest="refsim_without", metavar="NAME[@FILE:LINE]", action="append", default=[], help=help)
     group.addoption("--refsim-failures", metavar="DIR", default=None, help="write replay cases of failing kernels here")
 
 

@@ -135,11 +135,9 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     if offset % UNIT_BYTES or (mn if tile.major == K else k) % tile.atom_rows:
         raise RefsimError("bad-tile", f"({mn}, {k}) is not the corner of a core matrix of this tile")
     leading, stride = _offsets(tile)
+    swizzle = tile.swizzle.name
     return rows[kind].encode(
-        start_address=start_address + offset,
-        leading_byte_offset=leading,
-        stride_byte_offset=stride,
-        swizzle=tile.swizzle.name,
+        start_address=start_address + offset, leading_byte_offset=leading, stride_byte_offset=stride, swizzle=swizzle
     )
 
 

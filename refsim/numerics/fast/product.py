@@ -179,11 +179,8 @@ def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slic
     """Return the block at `place`, (batches, columns), with B decoded."""
     batch, columns = place
     outputs = (batch, slice(None), columns)
-    part = replace(
-        operands.tile(batch, slice(None)),
-        b=operands.b[place],
-        b_scale=None if operands.b_scale is None else operands.b_scale[place],
-    )
+    b_scale = None if operands.b_scale is None else operands.b_scale[place]
+    part = replace(operands.tile(batch, slice(None)), b=operands.b[place], b_scale=b_scale)
     batches, _, width = c[outputs].shape
     innermost = plan.batch_innermost(batches, width)
     b = _decoded(part.b, part.b_format, part.b_scale, part.scale_format, plan, innermost)
