@@ -38,20 +38,8 @@ from refsim.silicon.vectors import (
 
 PROBES = KERNEL_FILE.parent / "conversions.cu"
 SAMPLED = (
-    0x0000,
-    0x0080,
-    0x3380,
-    0x3B80,
-    0x3F80,
-    0x4380,
-    0x477F,
-    0x4F00,
-    0x7F80,
-    0x8000,
-    0xB380,
-    0xBF80,
-    0xCF00,
-    0xFF80,
+    *(0x0000, 0x0080, 0x3380, 0x3B80, 0x3F80, 0x4380, 0x477F, 0x4F00, 0x7F80),
+    *(0x8000, 0xB380, 0xBF80, 0xCF00, 0xFF80),
 )
 """Upper halves of a sample's patterns: subnormal, small, ones, ends of ranges, special, both signs."""
 _WRONG_CHUNKS = 4
@@ -214,10 +202,8 @@ def _worded(row: Recording, chunk: int, got: Words, want: Words, wrong: NDArray[
 
 def form_of(row: Recording) -> ScalarForm:
     """Return the probe of a recorded instruction."""
-    inputs = operands(row, 0)
-    kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in inputs)
-    names = "".join(f", %{name}" for name in "ab"[: len(inputs)])
-    return ScalarForm(row.name, kinds, result_bits(row), f"{row.name} %d{names};")
+    kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in operands(row, 0))
+    return ScalarForm.alone(row.name, kinds, result_bits(row))
 
 
 def operands(row: Recording, chunk: int) -> tuple[Words, ...]:

@@ -29,12 +29,8 @@ from refsim.numerics.methods import (
 )
 from refsim.numerics.rows import Profile
 
-AWAY, NEAREST_TIES_AWAY, NEAREST_TIES_ZERO, TO_ODD = (
-    "away-from-zero",
-    "nearest, ties away",
-    "nearest, ties to zero",
-    "to-odd",
-)
+AWAY, TO_ODD = "away-from-zero", "to-odd"
+NEAREST_TIES_AWAY, NEAREST_TIES_ZERO = "nearest, ties away", "nearest, ties to zero"
 _ROUNDINGS: dict[tuple[str, int, ElementType], Rounding] = {
     (TOWARD_ZERO, 23, F32): RZ_F32,
     (TOWARD_ZERO, 13, F32): RZ_E8M13,

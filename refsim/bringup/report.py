@@ -6,7 +6,7 @@ A task is a case that has not run yet; an error of a task becomes a case, too.
 import hashlib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_origin
@@ -310,10 +310,11 @@ def broken(error: Exception) -> Case:
     return outcome(LEFT_OUT, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
 
 
-def hashed(files: Sequence[Path]) -> str:
-    """Return SHA-256 over names and contents of files."""
+def hashed(files: Iterable[Path], root: Path | None = None) -> str:
+    """Return SHA-256 over names and contents of files; the names are paths below a `root`, if one is given."""
     state = hashlib.sha256()
     for file in sorted(files):
-        state.update(f"{file.name} {file.stat().st_size}\n".encode())
+        name = file.name if root is None else file.relative_to(root).as_posix()
+        state.update(f"{name} {file.stat().st_size}\n".encode())
         state.update(file.read_bytes())
     return state.hexdigest()

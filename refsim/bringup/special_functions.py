@@ -63,8 +63,7 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
 
 def _probe(form: SpecialForm) -> ScalarForm:
     """Return the probe of one instruction."""
-    bits, names = form.format.bits, ", ".join(f"%{name}" for name in "ab"[: form.operands])
-    return ScalarForm(form.instruction, (f"u{bits}",) * form.operands, bits, f"{form.instruction} %d, {names};")
+    return ScalarForm.alone(form.instruction, (f"u{form.format.bits}",) * form.operands, form.format.bits)
 
 
 @dataclass

@@ -5,7 +5,6 @@ the file has a checksum. A file with another hash or format, or a damaged or edi
 computed again.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 import refsim
-from refsim.bringup.report import LEFT_OUT, Case
+from refsim.bringup.report import LEFT_OUT, Case, hashed
 from refsim.bundled import PACKAGE
 from refsim.device import Device
 from refsim.device.assembling import required_assembler
@@ -142,8 +141,4 @@ def _assembler() -> str:
 @lru_cache(maxsize=1)
 def source_hash() -> str:
     """Return SHA-256 over every Python file of refsim, which identifies the model."""
-    state = hashlib.sha256()
-    for file in sorted(PACKAGE.rglob("*.py")):
-        state.update(f"{file.relative_to(PACKAGE).as_posix()} {file.stat().st_size}\n".encode())
-        state.update(file.read_bytes())
-    return state.hexdigest()
+    return hashed(PACKAGE.rglob("*.py"), PACKAGE)

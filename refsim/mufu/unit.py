@@ -18,10 +18,10 @@ _INFINITY, _NAN, _MINUS, _ONE = 0x7F800000, 0x7FFFFFFF, 0x80000000, 0x3F800000
 _FRACTION = (1 << 23) - 1
 
 
-def _fields(words: Words) -> tuple[Integers, Integers, Integers]:
-    """Return sign bit, exponent field and fraction of each pattern."""
+def _fields(words: Words, bits: int = 23) -> tuple[Integers, Integers, Integers]:
+    """Return sign bit, exponent field and fraction of each pattern; the fraction has so many bits."""
     wide = words.astype(np.int64)
-    return wide & _MINUS, wide >> 23 & 0xFF, wide & _FRACTION
+    return wide & _MINUS, (wide & ~_MINUS) >> bits, wide & (1 << bits) - 1
 
 
 def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]) -> Words:
@@ -32,28 +32,32 @@ def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]
     return found.astype(np.uint32)
 
 
-def rcp(words: Words) -> Words:
-    """Return 1 / x: rcp(0x40c00000) = 0x3e2aaaab, which is 1 / 6."""
-    sign, field, fraction = _fields(words)
-    y = tables.RCP(fraction) >> 16
-    found = (252 - field << 23) + y
-    return chosen(
-        sign | found, ((field == 255) & (fraction > 0), _NAN), (field == 0, sign | _INFINITY), (found < 1 << 23, sign)
-    )
+def rcp(words: Words, bits: int = 23) -> Words:
+    """Return 1 / x: rcp(0x40c00000) = 0x3e2aaaab, which is 1 / 6; with 20 `bits`, of the upper half of a float64."""
+    sign, field, fraction = _fields(words, bits)
+    top = (1 << 31 - bits) - 1
+    found = (top - 3 - field << bits) + (tables.RCP(fraction << 23 - bits) >> 39 - bits)
+    is_nan = (field == top) & (fraction > 0)
+    return chosen(sign | found, (is_nan, _NAN), (field == 0, sign | top << bits), (found < 1 << bits, sign))
 
 
-def rsqrt(words: Words) -> Words:
-    """Return 1 / sqrt(x): rsqrt(0x40800000) = 0x3f000000."""
-    sign, field, fraction = _fields(words)
-    exponent, odd = (field - 127) >> 1, (field - 127) & 1
-    found = (125 - exponent << 23) + (tables.RSQRT(fraction | odd << 23) >> 17)
+def rsqrt(words: Words, bits: int = 23) -> Words:
+    """Return 1 / sqrt(x): rsqrt(0x40800000) = 0x3f000000; with 20 `bits`, of the upper half of a float64.
+
+    An odd exponent selects the second half of the table.
+    """
+    sign, field, fraction = _fields(words, bits)
+    top = (1 << 31 - bits) - 1
+    bias = top >> 1
+    exponent, odd = (field - bias) >> 1, (field - bias) & 1
+    found = (bias - 2 - exponent << bits) + (tables.RSQRT(fraction << 23 - bits | odd << 23) >> 40 - bits)
     return chosen(
         found,
-        ((field == 255) & (fraction > 0), _NAN),
-        (field == 0, sign | _INFINITY),
+        ((field == top) & (fraction > 0), _NAN),
+        (field == 0, sign | top << bits),
         (sign > 0, _NAN),
-        (field == 255, 0),
-        ((fraction == 0) & (odd == 0), 127 - exponent << 23),
+        (field == top, 0),
+        ((fraction == 0) & (odd == 0), bias - exponent << bits),
     )
 
 

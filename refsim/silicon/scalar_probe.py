@@ -67,6 +67,12 @@ class ScalarForm:
         lines += [f"  st.global.b{self.result} [%cell], %d;"]
         return "\n".join([*lines, "DONE:", "  ret;", "}"])
 
+    @classmethod
+    def alone(cls, opcode: str, operands: tuple[str, ...], result: int) -> "ScalarForm":
+        """Return the probe of one instruction with these operands, in order."""
+        names = "".join(f", %{name}" for name in "abce"[: len(operands)])
+        return cls(opcode, operands, result, f"{opcode} %d{names};")
+
     def program(self, target: str) -> str:
         """Return the module of this form alone, for a target."""
         return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([self]))

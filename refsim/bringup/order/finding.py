@@ -420,12 +420,8 @@ class _Run:
 
     def _difference(self, m: int, results: list[Codes], reference: list[Codes]) -> FirstDifference | None:
         """Return the first difference of a batch's results from the reference, or None."""
-        for want, got in zip(reference, results, strict=True):
-            expected = want[np.arange(m) % POOL]
-            if (places := np.argwhere(got != expected)).size:
-                row, column = (int(at) for at in places[0])
-                return FirstDifference(m, row, column, int(got[row, column]), int(expected[row, column]))
-        return None
+        pairs = zip(results, reference, strict=True)
+        return next(filter(None, (_first_difference(m, got, want[np.arange(m) % POOL]) for got, want in pairs)), None)
 
     def _smallest(self, agrees: int, found: FirstDifference, reference: list[Codes]) -> FirstDifference:
         """Return the difference at the smallest M between two tried ones: one by one where they are near, else by
@@ -577,7 +573,13 @@ def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
         for seed in one.seeds:
             for each in telling(left, seed):
                 got, want = (subject.product(each.rows(m), each.b) for subject in (right, left))
-                if (places := np.argwhere(got != want)).size:
-                    row, column = (int(at) for at in places[0])
-                    return FirstDifference(m, row, column, int(got[row, column]), int(want[row, column]))
+                if found := _first_difference(m, got, want):
+                    return found
+    return None
+
+
+def _first_difference(m: int, got: Codes, want: Codes) -> FirstDifference | None:
+    """Return the first place where results of a batch differ."""
+    for row, column in np.argwhere(got != want)[:1].tolist():
+        return FirstDifference(m, row, column, int(got[row, column]), int(want[row, column]))
     return None
