@@ -324,16 +324,8 @@ def _meaning(shape: tuple[int, ...], low: float, high: float) -> str:
         return ""
     sizes = [(str(extent), float(extent)) for extent in dict.fromkeys(shape) if extent > 2]
     dims = [(f"sqrt({n})", float(np.sqrt(n))) for n in (32, 64, 80, 96, 128, 192, 256)]
-    numbers = [
-        ("log2(e)", float(np.log2(np.e))),
-        ("448", 448.0),
-        ("240", 240.0),
-        ("6", 6.0),
-        ("127", 127.0),
-        ("448 / 240", 448 / 240),
-        *sizes,
-        *dims,
-    ]
+    numbers = [("log2(e)", float(np.log2(np.e))), ("448", 448.0), ("240", 240.0), ("6", 6.0), ("127", 127.0)]
+    numbers += [("448 / 240", 448 / 240), *sizes, *dims]
     for name, value in numbers:
         if low <= value <= high:
             return f" ({name})" if not name.isdigit() else ""

@@ -390,17 +390,8 @@ def _weight_decoders() -> Iterator[Conversion]:
 
 
 _FAMILIES = (
-    _to_narrow,
-    _to_scale,
-    _from_narrow,
-    _to_half,
-    _to_tf32,
-    _stochastic,
-    _cuda_headers,
-    _libraries,
-    _triton,
-    _quantizers,
-    _weight_decoders,
+    *(_to_narrow, _to_scale, _from_narrow, _to_half, _to_tf32, _stochastic),
+    *(_cuda_headers, _libraries, _triton, _quantizers, _weight_decoders),
 )
 CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for row in family()}
 

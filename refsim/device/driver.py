@@ -332,14 +332,8 @@ _CALLS: dict[str, tuple[Any, ...]] = {
 
 
 _SECOND = (
-    "cuDeviceTotalMem",
-    "cuDevicePrimaryCtxRelease",
-    "cuCtxPushCurrent",
-    "cuCtxPopCurrent",
-    "cuMemAlloc",
-    "cuMemFree",
-    "cuMemcpyHtoD",
-    "cuMemcpyDtoH",
+    *("cuDeviceTotalMem", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent", "cuCtxPopCurrent"),
+    *("cuMemAlloc", "cuMemFree", "cuMemcpyHtoD", "cuMemcpyDtoH"),
 )
 """Calls whose symbol in the library ends in _v2."""
 

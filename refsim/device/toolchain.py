@@ -127,17 +127,8 @@ Version = tuple[int, int]
 OLDEST: Version = (12, 0)
 """The oldest CUDA release whose headers and flags the kernels here support."""
 HEADERS = (
-    "cuda_runtime_api.h",
-    "cuda_fp8.h",
-    "cuda_bf16.h",
-    "cuda_fp16.h",
-    "cooperative_groups.h",
-    "mma.h",
-    "crt/host_defines.h",
-    "crt/mma.h",
-    "cuda/std/cstdint",
-    "cuda/pipeline",
-    "nv/target",
+    *("cuda_runtime_api.h", "cuda_fp8.h", "cuda_bf16.h", "cuda_fp16.h", "cooperative_groups.h", "mma.h"),
+    *("crt/host_defines.h", "crt/mma.h", "cuda/std/cstdint", "cuda/pipeline", "nv/target"),
 )
 """Headers that kernels include, directly or indirectly: folders without one of them are incomplete."""
 _TRIED = "".join(f"#include <{name}>\n" for name in HEADERS if name not in ("cuda_runtime_api.h", "crt/mma.h"))

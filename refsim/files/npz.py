@@ -20,17 +20,8 @@ DIRECTORY_LIMIT_BYTES = 1 << 20
 LARGEST_DEFLATE_RATIO = 1032
 UNTRUSTED_RATIO, UNTRUSTED_BYTES = 100, 1 << 26
 _ARCHIVE_FAULTS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    OverflowError,
-    KeyError,
-    IndexError,
-    OSError,
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
+    *(ValueError, OverflowError, KeyError, IndexError, OSError),
 )
 
 
