@@ -191,23 +191,9 @@ def between_outputs(
     is_little = differing < LEAST and any(each.whole for _, each, _ in found)
     outcome = DiffOutcome.EXPLAINED if named else DiffOutcome.TOO_LITTLE if is_little else DiffOutcome.UNEXPLAINED
     words = f"what becomes of {'B' if made == 'A' else 'A'}: {named[0]}" if named else ""
-    return DiffExplanation(
-        outcome,
-        differing,
-        got.size,
-        got.size,
-        named,
-        tuple(tried.parts),
-        tuple(tried.excluded),
-        tuple(tried.unseen),
-        tried.pairs,
-        tried.untried,
-        words if made == "A" else "",
-        words if made == "B" else "",
-        _apart(subject, named),
-        made=made,
-        seen=seen(got, want, format, "the right result" if is_right else "B") if _is_open(named) else (),
-    )
+    where = seen(got, want, format, "the right result" if is_right else "B") if _is_open(named) else ()
+    said: dict[str, Any] = {"a_is" if made == "A" else "b_is": words, "made": made, "seen": where, **tried.tried()}
+    return DiffExplanation(outcome, differing, got.size, got.size, named, apart=_apart(subject, named), **said)
 
 
 def _between_integers(

@@ -35,7 +35,7 @@ from refsim.integers import array_of, is_whole
 from refsim.numerics.calls import codes_and_format
 from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
 from refsim.numerics.rows import Profile, Unit
-from refsim.oracles.block_scaled import ScaleForm, side
+from refsim.oracles.block_scaled import ScaleForm, side, start_of
 from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
@@ -122,18 +122,13 @@ class ProductOperands(FieldsCard):
         if left.k != right.k:
             raise RefsimError("bad-shape", f"a has K = {left.k}, b has K = {right.k}", rule="(M, K), (N, K)")
         c = self._c((len(left.codes), len(right.codes)))
-        adder = usual_adder(left.format, right.format, left.kind, left.block, self.target, self.unit)
+        adder = usual_adder(left, right, self.target, self.unit)
         factor = None if self.global_scale is None else np.float32(self.global_scale)
         sides = left.codes, right.codes, (left.format, right.format), (left.scales, right.scales)
         return BlockScaledProduct(*sides, left.kind, left.block, c, factor, format, adder)
 
     def _c(self, shape: tuple[int, int]) -> Floats | None:
-        if self.c is None:
-            return None
-        c = array_of("c", self.c)
-        if c.dtype != np.float32 or c.shape != shape:
-            raise RefsimError("bad-shape", f"c is {c.dtype} of shape {c.shape}", rule=f"float32, {shape}")
-        return c
+        return None if self.c is None else start_of(self.c, *shape)
 
     def _adder(self, a: ElementType, b: ElementType) -> Adder:
         """Return the adder of the reference."""

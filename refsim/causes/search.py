@@ -127,6 +127,11 @@ class Found:
     def is_equal(self) -> bool:
         return not self.differing
 
+    def tried(self) -> dict[str, Any]:
+        """Return the fields of an explanation that say what became of the causes that are not named."""
+        lists = {name: tuple(getattr(self, name)) for name in ("parts", "excluded", "unseen")}
+        return {**lists, "pairs": self.pairs, "untried": self.untried}
+
 
 @dataclass
 class CauseSearch:

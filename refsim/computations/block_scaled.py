@@ -28,7 +28,15 @@ from refsim.formats import BF16, F32, Format
 from refsim.numerics import fma_product, ieee
 from refsim.numerics.profiles import PROFILES, rows_of
 from refsim.numerics.rows import Profile, Unit
-from refsim.oracles.block_scaled import BF16_UNITS, UPCASTS, WITH_LANES, Upcast, block_scaled_matmul
+from refsim.oracles.block_scaled import (
+    BF16_UNITS,
+    UPCASTS,
+    WITH_LANES,
+    ScaledSide,
+    Upcast,
+    block_scaled_matmul,
+    fitting_units,
+)
 from refsim.sources import CUBLAS, IEEE754, OCP_MX
 
 Matrix = NDArray[Any]
@@ -121,22 +129,13 @@ def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[Scale
     return (*found.values(), ScaledAdder(LOOP, Family.ACCUMULATOR, IEEE754["section 5.4.1"]))
 
 
-def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, unit: Unit | None) -> ScaledAdder:
+def usual_adder(a: ScaledSide, b: ScaledSide, target: str, unit: Unit | None) -> ScaledAdder:
     """Return the adder of a target's unit with block scales that takes the fewest formats; else its bf16 unit."""
-    rows = [row for row in rows_of(target) if unit in (None, row.unit)]
-    own = [
-        row
-        for row in rows
-        if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats and row.d_format is F32
-    ]
-    if own:
-        return _of_unit(min(own, key=lambda each: len(each.a_formats)))
-    for name in BF16_UNITS:
-        for row in rows:
-            if row.unit == name and BF16 in row.a_formats and row.d_format is F32:
-                return _upcast(row, UPCASTS[0])
-    what = f"{target} has no {unit or 'unit'} for {a} x {b} with {kind} scales of {block}"
-    raise RefsimError("unknown-arithmetic", what, help="target=, unit=")
+    scaled, wide = fitting_units(a, b, rows_of(target, unit))
+    if not scaled and not wide:
+        what = f"{target} has no {unit or 'unit'} for {a.format} x {b.format} with {a.kind} scales of {a.block}"
+        raise RefsimError("unknown-arithmetic", what, help="target=, unit=")
+    return _of_unit(scaled[0]) if scaled else _upcast(wide[0], UPCASTS[0])
 
 
 def _interval_causes(own: "BlockScaledProduct") -> Iterator[Cause]:

@@ -24,7 +24,7 @@ from refsim.computations.reading import (
     tail_causes,
 )
 from refsim.computations.scale_changes import SCALE_VALUES
-from refsim.computations.ways import Cause, Choices, Codes, Family, Sample, Way, ways_of, worded
+from refsim.computations.ways import Cause, Choices, Codes, Family, Sample, Way, beside, ways_of, worded
 from refsim.computations.writing import writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format
 from refsim.formats.elements import Integer
@@ -103,8 +103,8 @@ ZERO_READ: dict[str, Callable[[Any], Any]] = {
     "is one too small": lambda zero: zero - 1,
     "is one too large": lambda zero: zero + 1,
     "is that of the first row for all": lambda zero: zero[np.zeros(len(zero), np.int64)],
-    "is that of the row before": lambda zero: zero[np.maximum(np.arange(len(zero)) - 1, 0)],
-    "is that of the next row": lambda zero: zero[np.minimum(np.arange(len(zero)) + 1, len(zero) - 1)],
+    "is that of the row before": partial(beside, -1),
+    "is that of the next row": partial(beside, 1),
 }
 _POINTS = ONNX["QLinearMatMul, zero points"]
 ZERO_WIDTHS = (2, 3, 4, 8)

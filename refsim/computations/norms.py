@@ -25,7 +25,17 @@ from refsim.computations.row_functions import (
 from refsim.computations.row_sums import own_kernel
 from refsim.computations.silu import GATE, SIGMOID, silu_of, silu_wide
 from refsim.computations.special import BY_ROOT, DIVIDED, DIVISIONS, FULL, ONE_BY_ROOT, ROOTS
-from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way, rounded_to, seen_by, ways_of
+from refsim.computations.ways import (
+    Cause,
+    Choices,
+    DoesNotApplyError,
+    Family,
+    Way,
+    beside,
+    rounded_to,
+    seen_by,
+    ways_of,
+)
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
@@ -104,11 +114,6 @@ def as_written(eps: float, own: float) -> float:
 # ---- weights -----------------------------------------------------------------------------------------------------------------
 
 
-def _beside(step: int, w: Floats) -> Floats:
-    """Return the weights of the column `step` places on; at the edge the column's own."""
-    return w[np.clip(np.arange(len(w)) + step, 0, len(w) - 1)]
-
-
 def _again(turn: int, w: Floats) -> Floats:
     if len(w) <= turn:
         raise DoesNotApplyError
@@ -125,8 +130,8 @@ WEIGHTS = (
             "weights are 1 + w": lambda w: np.float32(1) + w,
         },
     ),
-    Way("weights are those of the column before", Family.WEIGHTS, _NORM, partial(_beside, -1)),
-    Way("weights are those of the next column", Family.WEIGHTS, _NORM, partial(_beside, 1)),
+    Way("weights are those of the column before", Family.WEIGHTS, _NORM, partial(beside, -1)),
+    Way("weights are those of the next column", Family.WEIGHTS, _NORM, partial(beside, 1)),
     Way("weights are those of the columns from the end", Family.WEIGHTS, _NORM, lambda w: w[::-1]),
     *(
         Way(f"weights are those of the first {turn} columns again", Family.WEIGHTS, _NORM, partial(_again, turn))

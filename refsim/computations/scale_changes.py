@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations.reading import OperandReading
-from refsim.computations.ways import DoesNotApplyError, Family, rounded_to
+from refsim.computations.ways import DoesNotApplyError, Family, beside, rounded_to
 from refsim.formats import BF16, F16, ElementType
 from refsim.layouts import scale_layout
 from refsim.oracles.gemm_1d2d import BLOCK
@@ -125,8 +125,8 @@ _VALUES: tuple[tuple[str, Callable[[Scales], Scales]], ...] = (
 _GRIDS: tuple[tuple[str, Callable[[Scales], Scales]], ...] = (
     ("of the 128 rows before, around the end", partial(_around, 1, 0)),
     ("of the next 128 rows, around the end", partial(_around, -1, 0)),
-    ("of the 128 rows before", lambda grid: grid[np.maximum(np.arange(len(grid)) - 1, 0)]),
-    ("of the next 128 rows", lambda grid: grid[np.minimum(np.arange(len(grid)) + 1, len(grid) - 1)]),
+    ("of the 128 rows before", partial(beside, -1)),
+    ("of the next 128 rows", partial(beside, 1)),
     ("from the last 128 rows on", lambda grid: grid[::-1]),
     ("block by block of 128 rows where they lie row by row", lambda grid: grid.reshape(grid.shape[::-1]).T),
 )

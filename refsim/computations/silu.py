@@ -19,7 +19,7 @@ from refsim.computations.special import (
     LOG2_OF_E,
     NATURAL,
 )
-from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of, worded
+from refsim.computations.ways import Cause, Choices, Family, Way, beside, rounded_to, ways_of, worded
 from refsim.sources import TORCH, Source
 
 _SILU = TORCH["nn.functional.silu"]
@@ -27,24 +27,15 @@ BASES = worded(Family.BASE, _SILU, "2^(-z log2(e)) is in silu", "2^-z is in silu
 UNIT_VALUE = np.float32(1)
 
 
-def _next_row(step: int, z: Floats) -> Floats:
-    """Return the row `step` rows on; at the edge the row itself."""
-    return z[np.clip(np.arange(len(z)) + step, 0, len(z) - 1)]
-
-
-def _next_column(step: int, z: Floats) -> Floats:
-    return z[:, np.clip(np.arange(z.shape[1]) + step, 0, z.shape[1] - 1)]
-
-
 def places_of(name: str, family: Family, source: Source) -> tuple[Way, ...]:
     """Return the rows and columns from which the operand `name` (rows, columns) of an element is taken."""
     rows = {
         "element": lambda z: z,
-        "row before": partial(_next_row, -1),
-        "next row": partial(_next_row, 1),
+        "row before": partial(beside, -1),
+        "next row": partial(beside, 1),
         "first row": lambda z: np.broadcast_to(z[:1], z.shape),
-        "column before": partial(_next_column, -1),
-        "next column": partial(_next_column, 1),
+        "column before": partial(beside, -1, axis=1),
+        "next column": partial(beside, 1, axis=1),
     }
     return ways_of(family, source, {f"the {name} is that of the {place}": take for place, take in rows.items()})
 

@@ -180,6 +180,12 @@ class DoesNotApplyError(Exception):
     """A choice that does not apply to these operands, such as the transpose of a matrix that is not square."""
 
 
+def beside(step: int, values: NDArray[Any], axis: int = 0) -> NDArray[Any]:
+    """Return for each place on an axis the values `step` places on; at the edge the last ones."""
+    extent = values.shape[axis]
+    return np.take(values, np.clip(np.arange(extent) + step, 0, extent - 1), axis)
+
+
 def rounded_to(
     values: NDArray[np.floating], format: Format, rounding: RoundingName = "nearest-even"
 ) -> NDArray[np.float32]:

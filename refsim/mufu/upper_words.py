@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from refsim.mufu import unit
 
-BITS = 20
+_WIDTH = 20
 """Bits of the fraction in the upper half of a float64."""
 
 
 def rcp(words: unit.Words) -> unit.Words:
     """Return the upper half of 1 / x: for 6, 0x40180000, it is 0x3fc55555."""
-    return unit.rcp(words, BITS)
+    return unit.rcp(words, _WIDTH)
 
 
 def rsqrt(words: unit.Words) -> unit.Words:
     """Return the upper half of 1 / sqrt(x), given the upper half of x: for 2, 0x40000000, it is 0x3fe6a09e."""
-    return unit.rsqrt(words, BITS)
+    return unit.rsqrt(words, _WIDTH)
 
 
 FUNCTIONS = {"rcp": rcp, "rsqrt": rsqrt}

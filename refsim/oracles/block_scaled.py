@@ -13,7 +13,7 @@ which turns its infinities and NaN into numbers. A converted fragment of mma.syn
 lane, where the instruction has two: its steps then take other k together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ def block_scaled_matmul(
         multiply = _native(row, target)
     else:
         multiply = _in_bf16(row, target, upcast_named(upcast), _order(left, right, row, k_width, tile_k))
-    total = _tiled(left, right, _start(c, len(left.codes), len(right.codes)), multiply)
+    total = _tiled(left, right, start_of(c, len(left.codes), len(right.codes)), multiply)
     if global_scale is not None:
         total = ieee.mul(total, np.full_like(total, _factor(global_scale)))
     return total if written is F32 else typed(round_bits(total, written).astype(written.code_dtype), written, dtype)
@@ -267,7 +267,7 @@ def k_order(k: int, k_width: int, tile_k: int | None) -> NDArray[np.int64]:
 # ---- the sum
 
 
-def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
+def start_of(c: ArrayLike | None, m: int, n: int) -> Floats:
     """Return the start of the sums (m, n): `c`, checked, or zeros."""
     if c is None:
         return np.zeros((m, n), np.float32)
@@ -294,10 +294,9 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
     """
     chip(target)
     here = rows_of(target, None if unit is None else unit_named(unit))
-    scaled = [row for row in here if (a.kind, a.block) in row.scales and _takes(row, a.format, b.format)]
+    scaled, wide = fitting_units(a, b, here)
     if scaled:
-        return min(scaled, key=lambda row: len(row.a_formats))
-    wide = [row for name in BF16_UNITS for row in here if row.unit == name and _takes(row, BF16, BF16)]
+        return scaled[0]
     if wide and (unit is not None or not any(row.scales for row in here)):
         return wide[0]
     asked = f"{a.format} x {b.format} with {a.kind.name} scales of {a.block}"
@@ -305,6 +304,13 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
     known += [f"unit={name!r}, in bf16" for name in dict.fromkeys(row.unit for row in wide)]
     what = f"{target} has no {unit or 'unit'} for {asked}"
     raise RefsimError("unknown-arithmetic", what, help="; ".join(known) or "another target")
+
+
+def fitting_units(a: ScaledSide, b: ScaledSide, here: Sequence[Profile]) -> tuple[list[Profile], list[Profile]]:
+    """Return the units with such block scales, the one with the fewest formats first, and those that multiply bf16."""
+    scaled = [row for row in here if (a.kind, a.block) in row.scales and _takes(row, a.format, b.format)]
+    wide = [row for name in BF16_UNITS for row in here if row.unit == name and _takes(row, BF16, BF16)]
+    return sorted(scaled, key=lambda row: len(row.a_formats)), wide
 
 
 def _takes(row: Profile, a: Format, b: Format) -> bool:
