@@ -14,28 +14,16 @@ from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
 from refsim.conversions.rounding import DOWN, NEAREST_EVEN, TOWARD_ZERO, UP
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, float_named
-from refsim.numerics.methods import (
-    ASCENDING,
-    BYTE_PAIRS,
-    EARLY,
-    LATE,
-    RNE_F16,
-    RNE_F32,
-    RZ_E8M13,
-    RZ_F32,
-    CEnters,
-    Order,
-    Rounding,
-)
+from refsim.numerics import methods
 from refsim.numerics.rows import Profile
 
 AWAY, TO_ODD = "away-from-zero", "to-odd"
 NEAREST_TIES_AWAY, NEAREST_TIES_ZERO = "nearest, ties away", "nearest, ties to zero"
-_ROUNDINGS: dict[tuple[str, int, ElementType], Rounding] = {
-    (TOWARD_ZERO, 23, F32): RZ_F32,
-    (TOWARD_ZERO, 13, F32): RZ_E8M13,
-    (NEAREST_EVEN, 23, F32): RNE_F32,
-    (NEAREST_EVEN, 10, F16): RNE_F16,
+_ROUNDINGS: dict[tuple[str, int, ElementType], methods.Rounding] = {
+    (TOWARD_ZERO, 23, F32): methods.RZ_F32,
+    (TOWARD_ZERO, 13, F32): methods.RZ_E8M13,
+    (NEAREST_EVEN, 23, F32): methods.RNE_F32,
+    (NEAREST_EVEN, 10, F16): methods.RNE_F16,
 }
 
 
@@ -52,7 +40,7 @@ class Discovery:
     k: int
     d_format: ElementType
     steps: tuple[tuple[int, ...], ...] | None = None
-    c_enters: CEnters | None = None
+    c_enters: methods.CEnters | None = None
     fraction: int | None = None
     direction: str | None = None
     kept: int | None = None
@@ -66,17 +54,17 @@ class Discovery:
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
-    def order(self) -> Order | str | None:
+    def order(self) -> methods.Order | str | None:
         """Return ascending, byte-pairs, or "other"; None without steps."""
         if self.steps is None or self.length is None:
             return None
         if list(self.steps) == [tuple(range(i, i + self.length)) for i in range(0, self.k, self.length)]:
-            return ASCENDING
+            return methods.ASCENDING
         halves = [tuple(i for i in range(self.k) if i % 4 // 2 == half) for half in (0, 1)]
-        return BYTE_PAIRS if list(self.steps) == halves else "other"
+        return methods.BYTE_PAIRS if list(self.steps) == halves else "other"
 
     @property
-    def rounding(self) -> Rounding | str | None:
+    def rounding(self) -> methods.Rounding | str | None:
         """Return the rounding of `refsim.numerics.methods`, or a description of another rounding."""
         if self.direction is None or self.kept is None:
             return None
@@ -122,7 +110,7 @@ class Discovery:
     def as_profile(self, like: Profile) -> Profile | None:
         """Return a profile with these parameters, completed from `like`, or None where no profile can express them."""
         order, rounding = self.order or like.order, self.rounding or like.rounding
-        if not isinstance(order, Order) or not isinstance(rounding, Rounding):
+        if not isinstance(order, methods.Order) or not isinstance(rounding, methods.Rounding):
             return None
         length = self.length or like.length
         fraction = like.fraction if self.fraction is None else self.fraction
@@ -181,7 +169,7 @@ def discover_step(bench: Bench, group: Sequence[int]) -> Discovery:
     Only products are probed, without C; sums are assumed to be f32. Hopper's FP8 wgmma with the places 0 to 31:
     fraction 13, kept 13, toward-zero.
     """
-    found = _Findings(bench, Discovery(bench.k, F32, steps=(tuple(group),), c_enters=LATE))
+    found = _Findings(bench, Discovery(bench.k, F32, steps=(tuple(group),), c_enters=methods.LATE))
     for probe in (_find_fraction, _find_rounding):
         probe(found)
     return replace(found.discovery, unseen=tuple(found.unseen))
@@ -207,7 +195,7 @@ class _Findings:
     @property
     def early(self) -> bool:
         """Return whether C enters before the products."""
-        return self.discovery.c_enters is EARLY
+        return self.discovery.c_enters is methods.EARLY
 
 
 def _floor(bench: Bench) -> int:
@@ -224,11 +212,11 @@ def _find_entry(found: _Findings) -> None:
     least = max(bench.last_unit, bench.top - 100)
     (got,) = bench.ask([Probe({0: power(bench.top), 1: -power(bench.top)}, power(least))])
     if got == 0:
-        found.add(c_enters=EARLY)
+        found.add(c_enters=methods.EARLY)
     elif got != power(least):
         found.unseen.append(f"c_enters: V - V + C gave {float(got):g}, neither 0 nor C")
     elif bench.top - least > WIDEST or _rounds_before_c(bench):
-        found.add(c_enters=LATE)
+        found.add(c_enters=methods.LATE)
     else:
         found.unseen.append(f"c_enters: late, or nothing is cut as far as {bench.top - least} bits down")
 

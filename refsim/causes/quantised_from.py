@@ -6,15 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from refsim.computations import quantising
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput, grid_of
-from refsim.computations.quantising import (
-    QuantizingRule,
-    Singles,
-    block_rules,
-    block_variants,
-    group_rules,
-    tensor_rules,
-)
 from refsim.computations.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.computations.ways import Cause, Codes, Family
 from refsim.errors import RefsimError, unknown
@@ -109,7 +102,7 @@ class QuantizedFrom(FieldsCard):
             held_codes(scales, self.codes_of_scales, name)
         return words_of(scales)
 
-    def _in_blocks(self) -> tuple[Singles, int]:
+    def _in_blocks(self) -> tuple[quantising.Singles, int]:
         """Return x in whole blocks, and the fewest columns that zeros would complete to that width."""
         x = wide_values(self.x, self.x_format)
         if x.ndim < 2:
@@ -122,7 +115,7 @@ class QuantizedFrom(FieldsCard):
 
     def _tensor(
         self,
-        x: Singles,
+        x: quantising.Singles,
         held: Format,
         element: Format,
         shape: tuple[int, ...],
@@ -133,7 +126,7 @@ class QuantizedFrom(FieldsCard):
         rules = self._rules(x.shape, element, None if store is None else format)
         which = QuantizerOutput.CODES if store is None else QuantizerOutput.SCALES
         size, columns = (0, shape[-1]) if store is None else (int(np.prod(shape)), np.shape(self.x)[-1])
-        settings = () if self._is_in_groups else block_variants(self.to, self.recipe)
+        settings = () if self._is_in_groups else quantising.block_variants(self.to, self.recipe)
         variants = tuple(
             Cause(_VARIED[kind], says, "rule", self._given(rule), rule.source, 2) for kind, says, rule in settings
         )
@@ -144,19 +137,21 @@ class QuantizedFrom(FieldsCard):
     def _is_in_groups(self) -> bool:
         return self.to in (*GROUPS, TENSOR)
 
-    def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
+    def _rules(
+        self, shape: tuple[int, ...], element: Format, scale: Format | None
+    ) -> tuple[quantising.QuantizingRule, ...]:
         """Return the rules for `to` whose scales have a format (None: any), the usual one first."""
         if not self._is_in_groups:
-            rules = tuple(map(self._given, block_rules(self.to, self.recipe)))
+            rules = tuple(map(self._given, quantising.block_rules(self.to, self.recipe)))
             return rules if scale in (None, rules[0].stored_as) else ()
-        found: Iterable[QuantizingRule] = ()
+        found: Iterable[quantising.QuantizingRule] = ()
         if self.to == TENSOR and scale in (None, F32):
-            found = tensor_rules((shape[-2], shape[-1]), element)
+            found = quantising.tensor_rules((shape[-2], shape[-1]), element)
         elif self.to != TENSOR and scale in (None, F32, E8M0):
-            found = group_rules(GROUPS[self.to], element, scale or F32)
+            found = quantising.group_rules(GROUPS[self.to], element, scale or F32)
         return tuple(map(self._given, found))
 
-    def _given(self, rule: QuantizingRule) -> QuantizingRule:
+    def _given(self, rule: quantising.QuantizingRule) -> quantising.QuantizingRule:
         """Return the rule with the bound of amax and the factor of the tensor that were given."""
         rule = rule if self.eps is None else replace(rule, floor=float(self.eps))
         if self.tensor_scale is None or self._is_in_groups:

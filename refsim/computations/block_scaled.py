@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations import scale_changes
+from refsim.computations import reading, scale_changes
 from refsim.computations.accumulating import Floats, Sharing, chains_told, sharing_causes
 from refsim.computations.engine import Aspect
 from refsim.computations.products import READ_ASPECTS, WRITING, ProductOverK, scales_are_read
-from refsim.computations.reading import (
-    formats_read,
-    kept_columns,
-    scale_readings,
-    scales_read,
-    scales_read_as,
-    side_read,
-)
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
@@ -149,7 +141,7 @@ def _interval_causes(own: "BlockScaledProduct") -> Iterator[Cause]:
 
 def _causes_of_scales(own: "BlockScaledProduct") -> Iterator[Cause]:
     """Yield the causes in how codes of scales are read: of A, of B, of both."""
-    yield from scales_read_as(*scale_readings(), *scale_changes.ROWS)
+    yield from reading.scales_read_as(*reading.scale_readings(), *scale_changes.ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +185,11 @@ class BlockScaledProduct(ProductOverK):
     def _sums(self, plan: Choices, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
-        sides = [side_read(plan, at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)]
+        sides = [
+            reading.side_read(plan, at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)
+        ]
         scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
-        columns = kept_columns(self.a.shape[1], plan.tail)
+        columns = reading.kept_columns(self.a.shape[1], plan.tail)
         owner = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
         c = None if self.c is None else self.c[parts[0]][:, parts[1]]
         sums = []
@@ -220,7 +214,7 @@ class BlockScaledProduct(ProductOverK):
         if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():
             raise DoesNotApplyError  # half a block
         step, total = plan.interval or mine.size, c
-        formats: tuple[Any, Any] = formats_read(plan, self.formats)
+        formats: tuple[Any, Any] = reading.formats_read(plan, self.formats)
         for first in range(0, mine.size, step):
             own = mine[first : first + step]
             of_blocks = blocks[first // self.block : (first + step) // self.block]
@@ -236,7 +230,7 @@ class BlockScaledProduct(ProductOverK):
 
     def _scales(self, plan: Choices, at: int) -> Matrix:
         aspects = f"{'ab'[at]}_scales_read"
-        return self.once((at,), plan, aspects, lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
+        return self.once((at,), plan, aspects, lambda: reading.scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""

@@ -7,18 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from refsim.computations import special
 from refsim.computations.engine import Aspect
 from refsim.computations.row_functions import COMMON, Doubles, Floats, Key, RowFunction, Rows, has
-from refsim.computations.special import (
-    DIVIDED,
-    DIVISIONS,
-    EX2_SUBNORMAL,
-    EXP_EXACT,
-    EXPONENTIALS,
-    FULL,
-    LOG2_OF_E,
-    NATURAL,
-)
 from refsim.computations.ways import Cause, Choices, Family, Way, beside, rounded_to, ways_of, worded
 from refsim.sources import TORCH, Source
 
@@ -70,8 +61,8 @@ GATINGS = (
 
 def silu_of(plan: Choices, z: Floats) -> Floats:
     """Return z / (1 + e^-z) of float32 values under the aspects of silu."""
-    is_natural, has_factor = plan.silu_function in NATURAL, plan.silu_base is BASES[0]
-    exponent = -z if is_natural == has_factor else -z * LOG2_OF_E if has_factor else -z / LOG2_OF_E
+    is_natural, has_factor = plan.silu_function in special.NATURAL, plan.silu_base is BASES[0]
+    exponent = -z if is_natural == has_factor else -z * special.LOG2_OF_E if has_factor else -z / special.LOG2_OF_E
     power = plan.silu_function.apply(exponent)
     return np.asarray(plan.silu_quotient.apply(z, UNIT_VALUE + power), np.float32)
 
@@ -83,8 +74,10 @@ def silu_wide(z: Floats) -> Doubles:
 
 
 SIGMOID = (
-    Aspect("silu_function", EXPONENTIALS, EX2_SUBNORMAL, EXP_EXACT, told="{}"),
-    Aspect("silu_quotient", DIVISIONS, FULL, DIVIDED, "silu: z {}, of 1 + e^-z", told="divided {}"),
+    Aspect("silu_function", special.EXPONENTIALS, special.EX2_SUBNORMAL, special.EXP_EXACT, told="{}"),
+    Aspect(
+        "silu_quotient", special.DIVISIONS, special.FULL, special.DIVIDED, "silu: z {}, of 1 + e^-z", told="divided {}"
+    ),
     Aspect("silu_base", BASES),
 )
 GATE = Aspect("gate", GATES, when=has("gate")), Aspect("gating", GATINGS, when=has("gate"))

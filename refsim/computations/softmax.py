@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from refsim.computations import special
 from refsim.computations.engine import Aspect
 from refsim.computations.row_functions import (
     COMMON,
@@ -21,18 +22,6 @@ from refsim.computations.row_functions import (
     tail_causes,
 )
 from refsim.computations.row_sums import own_kernel
-from refsim.computations.special import (
-    BY_RCP,
-    DIVIDED,
-    DIVISIONS,
-    EX2_FLUSHED,
-    EXP_EXACT,
-    EXP_NUMPY,
-    EXPONENTIALS,
-    FULL,
-    LOG2_OF_E,
-    NATURAL,
-)
 from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of
 from refsim.formats import F32
 from refsim.numerics import ieee
@@ -55,10 +44,10 @@ EXPONENTS = ways_of(
         "t = fl(fl(x - m) * scale)": lambda x, top, factor, own: (x - top) * factor,
         # as exp of CUDA's intrinsics
         "t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)": lambda x, top, factor, own: (
-            ((x - top) * own) * LOG2_OF_E
+            ((x - top) * own) * special.LOG2_OF_E
         ),
         "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)": lambda x, top, factor, own: (
-            (x * own - top * own) * LOG2_OF_E
+            (x * own - top * own) * special.LOG2_OF_E
         ),
     },
     usual_rank=1,
@@ -137,8 +126,14 @@ class Softmax(RowFunction):
         *SUMS,
         Aspect("tail", lambda own: tail_causes(own.x.shape[1], "sum and maximum"), 0),
         Aspect("exponent", EXPONENTS, exact=DIFFERENCE, told="{}"),
-        Aspect("function", EXPONENTIALS, EX2_FLUSHED, EXP_EXACT, told="{}"),
-        Aspect("quotient", DIVISIONS, lambda own: FULL if own.format is F32 else BY_RCP, DIVIDED, told="p divided {}"),
+        Aspect("function", special.EXPONENTIALS, special.EX2_FLUSHED, special.EXP_EXACT, told="{}"),
+        Aspect(
+            "quotient",
+            special.DIVISIONS,
+            lambda own: special.FULL if own.format is F32 else special.BY_RCP,
+            special.DIVIDED,
+            told="p divided {}",
+        ),
         Aspect("top", TOPS),
         Aspect("rounded", ROUNDED_WEIGHTS, when=lambda own, way: own.format is not F32),
         Aspect("pads", lambda own: pad_causes(own.x.shape[1]), 0),
@@ -150,8 +145,8 @@ class Softmax(RowFunction):
         own = replace(self, exact=False).usual
         steps = {"exponent": own.exponent, "function": own.function, "quotient": own.quotient}
         exponents = (DIFFERENCE, PRODUCTS_APART) if self.number != 1 else (DIFFERENCE,)
-        ways = {"function": (EXP_NUMPY, EXP_EXACT), "exponent": exponents}
-        return [own_kernel(own.order, PTX["ex2"], **steps), *host_causes(_SOFTMAX, ways, quotient=DIVIDED)]
+        ways = {"function": (special.EXP_NUMPY, special.EXP_EXACT), "exponent": exponents}
+        return [own_kernel(own.order, PTX["ex2"], **steps), *host_causes(_SOFTMAX, ways, quotient=special.DIVIDED)]
 
     def value(self, plan: Choices, rows: Rows, key: Key) -> Floats:
         """Return the quotients of weights and their sum."""
@@ -176,7 +171,7 @@ class Softmax(RowFunction):
         """Return the numerator weights and the weights that are summed."""
         x, own = self._padded(plan, rows), np.float32(plan.factor)
         top = plan.top.apply(kept(x, plan.tail))[:, None]
-        factor = own if plan.function in NATURAL else np.float32(plan.factor * LOG2_E_DOUBLE)
+        factor = own if plan.function in special.NATURAL else np.float32(plan.factor * LOG2_E_DOUBLE)
         p = plan.function.apply(plan.exponent.apply(x, top, factor, own))
         divided, added = plan.rounded.apply(p, self.format)
         return divided, kept(added, plan.tail)

@@ -15,16 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.device.arguments import (
-    check_buffer,
-    check_flags,
-    check_mapped,
-    check_owned,
-    dtype_of,
-    flat_of,
-    launch_values,
-    no_call,
-)
+from refsim.device import arguments
 from refsim.device.driver import Bytes, Driver, DriverError, encoded_map
 from refsim.device.modules import LaunchRequest, RunnableModule
 from refsim.errors import Kind, RefsimError
@@ -198,16 +189,16 @@ class CudaLauncher(Card):
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """Copy an array to the device; a launch that changes it is an error unless it is `writable`."""
-        flat = flat_of(name, array)
-        check_buffer(name, flat.size, flat.dtype, misalign_bytes)
+        flat = arguments.flat_of(name, array)
+        arguments.check_buffer(name, flat.size, flat.dtype, misalign_bytes)
         contents = flat.view(np.uint8).copy()
         kept = None if writable else contents
         return self._place(name, flat.dtype, flat.size, contents=contents, misalign=misalign_bytes, kept=kept)
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """Allocate `count` elements of POISON."""
-        element = dtype_of(name, dtype)
-        check_buffer(name, count, element, misalign_bytes)
+        element = arguments.dtype_of(name, dtype)
+        arguments.check_buffer(name, count, element, misalign_bytes)
         size = int(count) * element.itemsize
         poison = np.resize(np.frombuffer(GPU_POISON, np.uint8), size) if size else np.empty(0, np.uint8)
         return self._place(name, element, int(count), contents=poison, misalign=misalign_bytes, kept=None)
@@ -230,8 +221,10 @@ class CudaLauncher(Card):
         A launch that lets the next launch begin early is completed and checked before any operation except a
         programmatic launch.
         """
-        values = launch_values(entry, args, self._owns, self.encode)
-        check_flags(entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous)
+        values = arguments.launch_values(entry, args, self._owns, self.encode)
+        arguments.check_flags(
+            entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous
+        )
         if not programmatic:
             self.settle()
         launch = LaunchRequest(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
@@ -255,13 +248,13 @@ class CudaLauncher(Card):
 
     def encode(self, tensor_map: TensorMap) -> Struct:
         """Return the bytes of the driver's own encoder; raise RefsimError driver-refused for a map that it refuses."""
-        check_mapped(tensor_map, (allocation.buffer for allocation in self.allocations))
+        arguments.check_mapped(tensor_map, (allocation.buffer for allocation in self.allocations))
         return encoded_map(tensor_map)
 
     def call(self, *args: Any) -> None:
         """Run the function with device arrays for Buffers, wait for its end, then check guards and uploads."""
         if self.function is None:
-            raise no_call()
+            raise arguments.no_call()
         self.settle()
         given = [self._array(each) if isinstance(each, Buffer) else each for each in args]
         try:
@@ -281,12 +274,12 @@ class CudaLauncher(Card):
             self._check_unchanged(entry, allocation)
 
     def _array(self, buffer: Buffer) -> DeviceArray:
-        check_owned(buffer, self._owns)
+        arguments.check_owned(buffer, self._owns)
         return DeviceArray(buffer.address, (buffer.count,), buffer.dtype, self.driver.index)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """Return the buffer's current elements, shape (count,)."""
-        check_owned(buffer, self._owns)
+        arguments.check_owned(buffer, self._owns)
         self.settle()
         size = buffer.count * buffer.dtype.itemsize
         return self._read(buffer.address, size).view(buffer.dtype)

@@ -20,16 +20,8 @@ from refsim.device.driver import (
 )
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import Extents
+from refsim.ptx.machine import launch_rules
 from refsim.ptx.machine.arguments import argument_bytes, check_count
-from refsim.ptx.machine.launch_rules import (
-    MAX_STATIC_SHARED,
-    PORTABLE_CLUSTER,
-    LaunchShape,
-    check_parameters,
-    check_programmatic,
-    extents,
-    launch_shape,
-)
 from refsim.ptx.text.parser import parse, signatures
 from refsim.ptx.text.source_names import entry_named
 from refsim.ptx.text.syntax import Function, Module
@@ -148,10 +140,10 @@ class LoadedModule:
         if launch.shared_bytes < 0:
             what = f"shared_bytes={launch.shared_bytes} is not allowed"
             raise RefsimError("bad-launch", what, rule="bytes of dynamic shared memory")
-        shape = launch_shape(declared, self.target, launch.grid, launch.block, launch.cluster)
-        check_parameters(declared, self.module.version, self.target)
+        shape = launch_rules.launch_shape(declared, self.target, launch.grid, launch.block, launch.cluster)
+        launch_rules.check_parameters(declared, self.module.version, self.target)
         if launch.programmatic:
-            check_programmatic(declared.name, self.target)
+            launch_rules.check_programmatic(declared.name, self.target)
         check_count(declared, launch.args)
         arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(launch.args)]
         where = f"{launch.entry} of {self.source}, grid {shape.grid}, block {shape.block}"
@@ -171,7 +163,7 @@ class LoadedModule:
         entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
         return entries[entry_named(entry, entries, self.text, self.source)]
 
-    def _start(self, launch: LaunchRequest, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
+    def _start(self, launch: LaunchRequest, shape: launch_rules.LaunchShape, arguments: Sequence[bytes]) -> None:
         """Launch an entry with its attributes: cluster size, cooperative, programmatic."""
         launching = self.driver.launching
         function = launching.function(self.handle, launch.entry)
@@ -185,15 +177,15 @@ class LoadedModule:
         if launch.programmatic:
             attributes.append(PROGRAMMATIC)
         config = LaunchConfig(
-            extents("grid", launch.grid), shape.block, launch.shared_bytes, tuple(attributes)
+            launch_rules.extents("grid", launch.grid), shape.block, launch.shared_bytes, tuple(attributes)
         )  # the grid as given: with .blocksareclusters the driver multiplies it
         launching.launch(function, config, arguments)
 
-    def _opt_in(self, function: Any, launch: LaunchRequest, shape: LaunchShape) -> None:
+    def _opt_in(self, function: Any, launch: LaunchRequest, shape: launch_rules.LaunchShape) -> None:
         """Allow more than 48 KiB of shared memory and clusters of more than 8 blocks if the launch needs them."""
         launching = self.driver.launching
         static = launching.attribute(function, STATIC_SHARED_BYTES)
-        if static + launch.shared_bytes > MAX_STATIC_SHARED:
+        if static + launch.shared_bytes > launch_rules.MAX_STATIC_SHARED:
             try:
                 launching.set_attribute(function, MAX_DYNAMIC_SHARED_BYTES, launch.shared_bytes)
             except DriverError as fault:
@@ -203,10 +195,10 @@ class LoadedModule:
                     f"{fault}",
                     f"launch of {launch.entry}",
                 ) from fault
-        if shape.cluster_ctas > PORTABLE_CLUSTER:
+        if shape.cluster_ctas > launch_rules.PORTABLE_CLUSTER:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
-    def _check_resident(self, function: Any, launch: LaunchRequest, shape: LaunchShape) -> None:
+    def _check_resident(self, function: Any, launch: LaunchRequest, shape: launch_rules.LaunchShape) -> None:
         """Raise RefsimError launch-limit if a cooperative grid does not fit: its first barrier would never end."""
         threads, facts = shape.threads, self.driver.facts()
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)

@@ -14,16 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
-from refsim.device.arguments import (
-    check_buffer,
-    check_flags,
-    check_mapped,
-    check_owned,
-    dtype_of,
-    flat_of,
-    launch_values,
-    no_call,
-)
+from refsim.device import arguments
 from refsim.device.compile import compiled
 from refsim.device.host_library import host_facts
 from refsim.device.kernel_sources import TEXT_NAME, read_source, source_files
@@ -192,8 +183,8 @@ class SimLauncher(Card):
         A large view that repeats elements (`numpy.broadcast_to`) costs the memory that the kernel touches.
         """
         given: Any = repeated(array)
-        given = flat_of(name, array) if given is None else given
-        check_buffer(name, given.size, given.dtype, misalign_bytes)
+        given = arguments.flat_of(name, array) if given is None else given
+        arguments.check_buffer(name, given.size, given.dtype, misalign_bytes)
         address = self.memory.allocate(
             given.nbytes, self._fresh(name), initial=given, offset=misalign_bytes, writable=writable
         )
@@ -201,8 +192,8 @@ class SimLauncher(Card):
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """Return a buffer of poison; reading an element before it is written is a fault."""
-        element = dtype_of(name, dtype)
-        check_buffer(name, count, element, misalign_bytes)
+        element = arguments.dtype_of(name, dtype)
+        arguments.check_buffer(name, count, element, misalign_bytes)
         address = self.memory.allocate(count * element.itemsize, self._fresh(name), offset=misalign_bytes)
         return self._kept(Buffer(name, address, int(count), element))
 
@@ -220,7 +211,7 @@ class SimLauncher(Card):
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """Return the buffer's current elements, shape (count,)."""
-        check_owned(buffer, self._owns)
+        arguments.check_owned(buffer, self._owns)
         return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
 
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
@@ -256,7 +247,7 @@ class SimLauncher(Card):
         A programmatic launch runs after the previous launch. If that launch lets it begin early, it runs overlapped as
         well.
         """
-        scalars, orders = launch_values(entry, args, self._owns, self.encode), self.orders(entry)
+        scalars, orders = arguments.launch_values(entry, args, self._owns, self.encode), self.orders(entry)
         self._shape = self.program.shape(entry, grid, block, cluster)
         small = getattr(self.following, "watches", False) or self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
         self._begin(entry, cooperative, programmatic, warp_synchronous)
@@ -301,7 +292,9 @@ class SimLauncher(Card):
 
     def _begin(self, entry: str, cooperative: bool, programmatic: bool, warp_synchronous: bool) -> None:
         """Check the flags, allocate the module's variables before any schedule, and track writers of small memories."""
-        check_flags(entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous)
+        arguments.check_flags(
+            entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous
+        )
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
@@ -333,19 +326,19 @@ class SimLauncher(Card):
         None if this is unknown: unspecified bits decided a branch, a guard or an address, a launch was too large to be
         followed, or `follow_open` was not requested.
         """
-        check_owned(buffer, self._owns)
+        arguments.check_owned(buffer, self._owns)
         if self.following is None or self.is_unfollowed or self.following.reaches:
             return None
         return self.following.open_in(self.memory, buffer.address, buffer.count * buffer.dtype.itemsize)
 
     def encode(self, tensor_map: TensorMap) -> Struct:
         """Return the bytes that the simulated copy engine reads."""
-        check_mapped(tensor_map, self.buffers)
+        arguments.check_mapped(tensor_map, self.buffers)
         return Struct(encoded(tensor_map), MAP_ALIGN)
 
     def call(self, *args: Any) -> None:
         """Raise RefsimError: the simulator runs no Python functions."""
-        raise no_call()
+        raise arguments.no_call()
 
     def _judge(self, entry: str, tried: Iterator[Outcome], warp_synchronous: bool) -> None:
         """Record the trace of the first schedule, whose bytes stay; raise the error of any later schedule."""

@@ -7,19 +7,7 @@ import numpy as np
 
 from refsim.evidence import Evidence, Level
 from refsim.formats import ElementType, Format
-from refsim.numerics.methods import (
-    AFTER,
-    ASCENDING,
-    BYTE_PAIRS,
-    EARLY,
-    GROUP,
-    LATE,
-    WITH,
-    CEnters,
-    Method,
-    Order,
-    Rounding,
-)
+from refsim.numerics import methods
 from refsim.render.cards import Card, Facts
 from refsim.sources import Source
 
@@ -64,13 +52,13 @@ class Profile(Card):
     b_formats: tuple[ElementType, ...]
     d_format: ElementType
     k: tuple[int, ...]
-    method: Method
+    method: methods.Method
     length: int
-    rounding: Rounding
+    rounding: methods.Rounding
     fraction: int | None = None
     zero_exponent: int | None = None
-    order: Order = ASCENDING
-    c_enters: CEnters = EARLY
+    order: methods.Order = methods.ASCENDING
+    c_enters: methods.CEnters = methods.EARLY
     operands: Format | None = None
     scales: tuple[tuple[Format, int], ...] = ()
     negates: bool = False
@@ -93,7 +81,7 @@ class Profile(Card):
     @property
     def adds_c_last(self) -> bool:
         """Return whether C is added after the steps of an instruction, by one IEEE addition."""
-        return self.method.adds_c and self.c_enters is LATE
+        return self.method.adds_c and self.c_enters is methods.LATE
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
@@ -111,7 +99,7 @@ class Profile(Card):
         Byte pairs: of each four consecutive k the first two belong to the first step, the others to the second;
         steps(8) is [[0, 1, 4, 5], [2, 3, 6, 7]].
         """
-        if self.order is BYTE_PAIRS:
+        if self.order is methods.BYTE_PAIRS:
             return [[i for i in range(k) if i % 4 // 2 == half] for half in (0, 1)]
         length = min(self.length, k)
         return [list(range(start, start + length)) for start in range(0, k, length)]
@@ -155,14 +143,19 @@ def where_c_enters(row: Profile) -> str:
     """Return where C enters: with the products, after the products, or in the sum."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
-    return row.method.c_enters or (WITH if row.c_enters is EARLY else AFTER)
+    return row.method.c_enters or (methods.WITH if row.c_enters is methods.EARLY else methods.AFTER)
 
 
 def arithmetic(row: Profile) -> str:
     """Return one sentence on how a step of a profile works."""
     sentence = row.method.late_sentence if row.adds_c_last else row.method.sentence
-    order = "the first two of each four k, then the other two" if row.order is BYTE_PAIRS else "ascending k"
+    order = "the first two of each four k, then the other two" if row.order is methods.BYTE_PAIRS else "ascending k"
     rounded = row.rounding.sentence
     return sentence.format(
-        length=row.length, fraction=row.fraction, operands=row.operands, order=order, group=GROUP, rounded=rounded
+        length=row.length,
+        fraction=row.fraction,
+        operands=row.operands,
+        order=order,
+        group=methods.GROUP,
+        rounded=rounded,
     )

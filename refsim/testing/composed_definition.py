@@ -18,18 +18,7 @@ from refsim.computations.softmax import Softmax
 from refsim.computations.ways import Family
 from refsim.formats import E8M0, F32, UE4M3
 from refsim.kernels import Bounded, Kernel
-from refsim.reference.fused_steps import (
-    STEPS_OF_VALUES,
-    Near,
-    Row,
-    after,
-    block_scale,
-    code_of,
-    group_scale,
-    over,
-    tiled_place,
-    times,
-)
+from refsim.reference import fused_steps
 from refsim.reference.rational_float import GRIDS
 from refsim.testing.definitions import Definition
 from refsim.testing.steps import Composition
@@ -94,24 +83,24 @@ class _Element:
         low, high = codes if form.nibbles == "low" else codes[::-1]
         return None if low is None or high is None else low | high << 4
 
-    def _row(self, row: int, position: int) -> Row:
+    def _row(self, row: int, position: int) -> fused_steps.Row:
         """Return a row after some steps."""
         own, steps = self.of, []
         for stage, held in list(zip(own.stages, own.rounds, strict=True))[:position]:
             steps.append(_plain_step(stage, row))
             if held is not None:
                 steps.append(("rounded", (held.name,)))
-        return after(own.x[row].tolist(), steps)
+        return fused_steps.after(own.x[row].tolist(), steps)
 
     def _stored(self, store: StoredValues, row: int, column: int) -> "int | Bounded | None":
         near = self._row(row, store.position)[column]
-        code = code_of(near, store.format.name) if store.format.name in GRIDS else None
+        code = fused_steps.code_of(near, store.format.name) if store.format.name in GRIDS else None
         if code is not None or not np.isfinite(near.error):
             return code
         bound = near.error + (abs(near.value) + near.error) * 2.0 ** -(store.format.mantissa_bits + 1)
         return Bounded(np.array(near.value), np.array(bound + store.format.quantum))
 
-    def _scale(self, tail: QuantizedTensor, row: int, block: int) -> Near | None:
+    def _scale(self, tail: QuantizedTensor, row: int, block: int) -> fused_steps.Near | None:
         """Return the scale of a block as a number."""
         rule, last = tail.rules[0], len(self.of.stages)
         down, across = rule.group
@@ -119,10 +108,10 @@ class _Element:
         members = [each for at in rows for each in self._row(at, last)[block * across : (block + 1) * across]]
         if rule.stored_as is UE4M3:
             factor = float(rule.tensor(np.ones(1, np.float32))[0])
-            return block_scale(members, factor) if rule.name == "te" else None
+            return fused_steps.block_scale(members, factor) if rule.name == "te" else None
         is_power = rule.stored_as is E8M0 or rule.name.startswith("f32_power")
         is_known = rule.stored_as is F32 or rule.name == "rceil" or rule.name.startswith("e8m0:")
-        return group_scale(members, tail.limit.max_value, rule.floor, is_power) if is_known else None
+        return fused_steps.group_scale(members, tail.limit.max_value, rule.floor, is_power) if is_known else None
 
     def _code(self, tail: QuantizedTensor, row: int, column: int) -> int | None:
         """Return the code of an element."""
@@ -132,8 +121,8 @@ class _Element:
             return None
         value = self._row(row, len(self.of.stages))[column]
         if rule.stored_as is UE4M3:
-            value = times(value, Near(float(rule.tensor(np.ones(1, np.float32))[0])))
-        return code_of(over(value, scale), tail.format.name)
+            value = fused_steps.times(value, fused_steps.Near(float(rule.tensor(np.ones(1, np.float32))[0])))
+        return fused_steps.code_of(fused_steps.over(value, scale), tail.format.name)
 
     def _scale_at(self, tail: QuantizedTensor, row: int, at: tuple[int, ...]) -> "int | Bounded | None":
         """Return the stored scale at a place of its output."""
@@ -141,7 +130,7 @@ class _Element:
         if tail.store is BY_ROWS:
             place = row // tail.rules[0].group[0] if self.of.slots is not None else at[0], at[1]
         elif tail.store.name == TILED:
-            places = {tiled_place(r, b, blocks): (r, b) for r in range(rows) for b in range(blocks)}
+            places = {fused_steps.tiled_place(r, b, blocks): (r, b) for r in range(rows) for b in range(blocks)}
             if at[0] not in places:
                 return 0
             place = places[at[0]]
@@ -154,13 +143,13 @@ class _Element:
             return Bounded(np.array(scale.value), np.array(scale.error + scale.value * 2.0**-22))
         if tail.rules[0].stored_as is E8M0:
             return int(np.log2(scale.value)) + 127
-        return code_of(scale, tail.rules[0].stored_as.name)
+        return fused_steps.code_of(scale, tail.rules[0].stored_as.name)
 
 
 def _plain_step(stage: Any, row: int) -> tuple[str, tuple[Any, ...]]:
     """Return a step as the second definition takes it: a name and plain numbers."""
     if isinstance(stage, Elementwise):
-        assert stage.kind in STEPS_OF_VALUES
+        assert stage.kind in fused_steps.STEPS_OF_VALUES
         return stage.kind, (np.broadcast_to(stage.operand, stage.shape)[row].tolist(),)
     lists = {
         name: None if each is None else each.tolist()

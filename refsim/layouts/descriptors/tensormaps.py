@@ -6,20 +6,10 @@ from typing import Any
 
 from refsim.errors import RefsimError, check_named
 from refsim.evidence import Evidence
+from refsim.layouts import tma
 from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
-from refsim.layouts.tma import (
-    DATA_TYPES,
-    INTERLEAVES,
-    L2_PROMOTIONS,
-    OOB_FILLS,
-    SWIZZLE_MODES,
-    Placement,
-    TensorMap,
-    im2col_map,
-    tensor_map,
-)
 from refsim.sources import CUDA_DRIVER, Source
 
 Arguments = Mapping[str, int | Sequence[int]]
@@ -27,17 +17,17 @@ Arguments = Mapping[str, int | Sequence[int]]
 # driver argument, our name, names in code order (empty: the number itself)
 _Row = tuple[str, str, tuple[str, ...]]
 _TILED: tuple[_Row, ...] = (
-    ("tensorDataType", "data_type", tuple(row.name for row in DATA_TYPES)),
+    ("tensorDataType", "data_type", tuple(row.name for row in tma.DATA_TYPES)),
     ("tensorRank", "rank", ()),
     ("globalAddress", "address", ()),
     ("globalDim", "dims", ()),
     ("globalStrides", "strides", ()),
     ("boxDim", "box", ()),
     ("elementStrides", "element_strides", ()),
-    ("interleave", "interleave", INTERLEAVES),
-    ("swizzle", "swizzle", SWIZZLE_MODES),
-    ("l2Promotion", "l2_promotion", L2_PROMOTIONS),
-    ("oobFill", "oob_fill", OOB_FILLS),
+    ("interleave", "interleave", tma.INTERLEAVES),
+    ("swizzle", "swizzle", tma.SWIZZLE_MODES),
+    ("l2Promotion", "l2_promotion", tma.L2_PROMOTIONS),
+    ("oobFill", "oob_fill", tma.OOB_FILLS),
 )
 _PIXELS: tuple[_Row, ...] = (
     ("pixelBoxLowerCorner", "lower", ()),
@@ -91,7 +81,7 @@ class TensorMapForm:
         """
         return driver_arguments(_built(fields))
 
-    def decode(self, arguments: Arguments) -> TensorMap:
+    def decode(self, arguments: Arguments) -> tma.TensorMap:
         """Return the checked tensor map of a call's arguments (`tensorDataType`, `globalDim` ... as logged).
 
         Raises RefsimError for missing or unknown arguments, codes without meaning and every broken rule.
@@ -132,18 +122,18 @@ class TensorMapForm:
         coordinates: Sequence[int],
         shared_address: int = 0,
         offsets: Sequence[int] | None = None,
-    ) -> Placement:
+    ) -> tma.Placement:
         """Return source and destination of the box at `coordinates`; see `TensorMap.place`, also for `offsets`."""
         return self.decode(arguments).place(coordinates, shared_address, offsets)
 
 
-def driver_arguments(made: TensorMap) -> dict[str, int | tuple[int, ...]]:
+def driver_arguments(made: tma.TensorMap) -> dict[str, int | tuple[int, ...]]:
     """Return the arguments of cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col for a map, in the driver's order."""
     table, values = _TILED if made.pixels is None else _IM2COL, _values(made)
     return {argument: names.index(values[name]) if names else values[name] for argument, name, names in table}
 
 
-def _values(made: TensorMap) -> dict[str, Any]:
+def _values(made: tma.TensorMap) -> dict[str, Any]:
     """Return the fields of a map by refsim's names."""
     values: dict[str, Any] = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
     if made.pixels is None:
@@ -152,7 +142,7 @@ def _values(made: TensorMap) -> dict[str, Any]:
     return values | {"lower": made.pixels.lower, "upper": made.pixels.upper, "channels": channels, "pixels": pixels}
 
 
-def _built(fields: Mapping[str, Any]) -> TensorMap:
+def _built(fields: Mapping[str, Any]) -> tma.TensorMap:
     is_im2col = any(name in fields for _, name, _ in _PIXELS)
     names = [name for _, name, _ in (_IM2COL if is_im2col else _TILED) if name != "rank"]
     for name in fields:
@@ -160,10 +150,10 @@ def _built(fields: Mapping[str, Any]) -> TensorMap:
     for name in ("data_type", "dims", *(name for _, name, _ in (_PIXELS if is_im2col else (_BOX,)))):
         if name not in fields:
             raise RefsimError("bad-descriptor", f"{name} is needed", where="tensormap")
-    return im2col_map(**fields) if is_im2col else tensor_map(**fields)
+    return tma.im2col_map(**fields) if is_im2col else tma.tensor_map(**fields)
 
 
-def _notes(made: TensorMap) -> tuple[str, ...]:
+def _notes(made: tma.TensorMap) -> tuple[str, ...]:
     notes = [f"one box is {made.box_bytes} bytes of shared memory, rows {made.pitch_bytes} bytes apart"]
     if made.swizzle in ("32B", "64B", "128B", "128B_32B_atom"):
         notes.append(f"the pattern repeats every {swizzle(made.swizzle).repeat_bytes} bytes: align the box to that")
