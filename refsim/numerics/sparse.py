@@ -55,7 +55,7 @@ MEASURED = Evidence(Level.SILICON, "942,080 results of an H200 in 60 forms, ever
 _EXACT = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SparseForm:
     """Describe the sparse instructions of a unit for some types of A and B.
 
@@ -67,9 +67,9 @@ class SparseForm:
     types: tuple[ElementType, ...]
     results: tuple[ElementType, ...]
     k: tuple[int, ...]
-    sparsity: Sparsity
     since: str
     source: Source
+    sparsity: Sparsity = TWO_OF_FOUR
     evidence: Evidence = INFERRED
     changes: dict[str, Any] = field(default_factory=dict)
 
@@ -88,40 +88,25 @@ class SparseForm:
 _WARP, _WARPGROUP, _BLOCK = PTX["mma.sp"], PTX["wgmma.mma_async.sp"], PTX["tcgen05.mma.sp"]
 _NARROW = (E4M3, E5M2, E2M3, E3M2, E2M1)
 SPARSE_FORMS = (
-    SparseForm(unit="mma.sync", types=(F16,), results=(F32, F16), k=(32, 16), sparsity=TWO_OF_FOUR, since="sm_80",
-               source=_WARP),
-    SparseForm(unit="mma.sync", types=(BF16,), results=(F32,), k=(32, 16), sparsity=TWO_OF_FOUR, since="sm_80", source=_WARP),
-    SparseForm(unit="mma.sync", types=(TF32,), results=(F32,), k=(16, 8), sparsity=ONE_OF_TWO, since="sm_80", source=_WARP),
-    SparseForm(unit="mma.sync", types=(S8, U8), results=(S32,), k=(64, 32), sparsity=TWO_OF_FOUR, since="sm_80",
-               source=_WARP, evidence=_EXACT),
-    SparseForm(unit="mma.sync", types=(E4M3, E5M2), results=(F32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_89",
-               source=_WARP),
-    SparseForm(unit="wgmma", types=(F16,), results=(F32, F16), k=(32,), sparsity=TWO_OF_FOUR, since="sm_90a",
-               source=_WARPGROUP),
-    SparseForm(unit="wgmma", types=(BF16,), results=(F32,), k=(32,), sparsity=TWO_OF_FOUR, since="sm_90a",
-               source=_WARPGROUP),
-    SparseForm(unit="wgmma", types=(TF32,), results=(F32,), k=(16,), sparsity=ONE_OF_TWO, since="sm_90a",
-               source=_WARPGROUP),
-    SparseForm(unit="wgmma", types=(E4M3, E5M2), results=(F32, F16), k=(64,), sparsity=TWO_OF_FOUR, since="sm_90a",
-               source=_WARPGROUP),
-    SparseForm(unit="wgmma", types=(S8, U8), results=(S32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_90a",
-               source=_WARPGROUP, evidence=_EXACT),
-    SparseForm(unit="tcgen05.f16", types=(F16,), results=(F32, F16), k=(32,), sparsity=TWO_OF_FOUR, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.f16", types=(BF16,), results=(F32,), k=(32,), sparsity=TWO_OF_FOUR, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.tf32", types=(TF32,), results=(F32,), k=(16,), sparsity=ONE_OF_TWO, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.f8f6f4", types=_NARROW, results=(F32, F16), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.i8", types=(S8, U8), results=(S32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
-               source=_BLOCK, evidence=_EXACT),
-    SparseForm(unit="tcgen05.mxf8f6f4", types=_NARROW, results=(F32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.mxf4", types=(E2M1,), results=(F32,), k=(128,), sparsity=PAIRS_OF_EIGHT, since="sm_100a",
-               source=_BLOCK),
-    SparseForm(unit="tcgen05.mxf4nvf4", types=(E2M1,), results=(F32,), k=(128,), sparsity=PAIRS_OF_EIGHT, since="sm_100a",
-               source=_BLOCK),
+    # unit, types of A and B, types of D, k, since, source
+    SparseForm("mma.sync", (F16,), (F32, F16), (32, 16), "sm_80", _WARP),
+    SparseForm("mma.sync", (BF16,), (F32,), (32, 16), "sm_80", _WARP),
+    SparseForm("mma.sync", (TF32,), (F32,), (16, 8), "sm_80", _WARP, ONE_OF_TWO),
+    SparseForm("mma.sync", (S8, U8), (S32,), (64, 32), "sm_80", _WARP, evidence=_EXACT),
+    SparseForm("mma.sync", (E4M3, E5M2), (F32,), (64,), "sm_89", _WARP),
+    SparseForm("wgmma", (F16,), (F32, F16), (32,), "sm_90a", _WARPGROUP),
+    SparseForm("wgmma", (BF16,), (F32,), (32,), "sm_90a", _WARPGROUP),
+    SparseForm("wgmma", (TF32,), (F32,), (16,), "sm_90a", _WARPGROUP, ONE_OF_TWO),
+    SparseForm("wgmma", (E4M3, E5M2), (F32, F16), (64,), "sm_90a", _WARPGROUP),
+    SparseForm("wgmma", (S8, U8), (S32,), (64,), "sm_90a", _WARPGROUP, evidence=_EXACT),
+    SparseForm("tcgen05.f16", (F16,), (F32, F16), (32,), "sm_100a", _BLOCK),
+    SparseForm("tcgen05.f16", (BF16,), (F32,), (32,), "sm_100a", _BLOCK),
+    SparseForm("tcgen05.tf32", (TF32,), (F32,), (16,), "sm_100a", _BLOCK, ONE_OF_TWO),
+    SparseForm("tcgen05.f8f6f4", _NARROW, (F32, F16), (64,), "sm_100a", _BLOCK),
+    SparseForm("tcgen05.i8", (S8, U8), (S32,), (64,), "sm_100a", _BLOCK, evidence=_EXACT),
+    SparseForm("tcgen05.mxf8f6f4", _NARROW, (F32,), (64,), "sm_100a", _BLOCK),
+    SparseForm("tcgen05.mxf4", (E2M1,), (F32,), (128,), "sm_100a", _BLOCK, PAIRS_OF_EIGHT),
+    SparseForm("tcgen05.mxf4nvf4", (E2M1,), (F32,), (128,), "sm_100a", _BLOCK, PAIRS_OF_EIGHT),
 )
 # fmt: on
 
