@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -122,53 +123,40 @@ def _since(format: Format) -> str:
     return "sm_89" if format in _EIGHT_BITS else "sm_100f"
 
 
-# fmt: off
+def _cvt(form: str, to: Format, reads: Format, since: str, elements: int = 2, **more: Any) -> Conversion:
+    """Return a form of cvt, whose modifiers say how it rounds, where it saturates and whether it is cut at zero."""
+    rounding: ConversionRounding = PTX_ROUNDINGS.get(form.split(".", 1)[0], STOCHASTIC)
+    overflow = more.pop("overflow", SATURATE if ".satfinite" in form else INFINITY)
+    more |= {"relu": ".relu" in form, "elements": elements, "since": since}
+    return Conversion(f"cvt.{form}", to, reads, rounding, overflow, default_nan(to), PTX["cvt"], **more)
+
+
 def _to_narrow() -> Iterator[Conversion]:
     """Yield conversions of f32, f16 and bf16 pairs to FP8, FP6 and FP4: saturation is compulsory."""
     for relu, to, reads in product(_RELU, _NARROW, (F32, F16, BF16)):
-        came_first = reads is F32 or (reads is F16 and to in _EIGHT_BITS)
-        yield Conversion(
-            f"cvt.rn.satfinite{relu}.{to}x2.{reads}{'' if reads is F32 else 'x2'}", to, reads, NEAREST_EVEN,
-            SATURATE, default_nan(to), PTX["cvt"], relu=bool(relu), elements=2,
-            since=_since(to) if came_first else "sm_100f",
-        )
+        since = _since(to) if reads is F32 or (reads is F16 and to in _EIGHT_BITS) else "sm_100f"
+        yield _cvt(f"rn.satfinite{relu}.{to}x2.{reads}{'' if reads is F32 else 'x2'}", to, reads, since)
 
 
 def _to_scale() -> Iterator[Conversion]:
     """Yield conversions of magnitudes to powers of two; without .satfinite, values beyond 2^127 become NaN."""
     for mode, saturation, reads in product(("rz", "rp"), _SATFINITE, (F32, BF16)):
-        yield Conversion(
-            f"cvt.{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}", E8M0, reads, PTX_ROUNDINGS[mode],
-            SATURATE if saturation else NAN, 0xFF, PTX["cvt"], absolute=True, elements=2, since="sm_100f",
-        )
+        form = f"{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}"
+        yield _cvt(form, E8M0, reads, "sm_100f", overflow=SATURATE if saturation else NAN, absolute=True)
 
 
 def _from_narrow() -> Iterator[Conversion]:
     """Yield conversions of packed codes to f16 or bf16 pairs and of scales to bf16 pairs: every value is exact."""
     for relu, reads in product(_RELU, _NARROW):
-        yield Conversion(
-            f"cvt.rn{relu}.f16x2.{reads}x2", F16, reads, NEAREST_EVEN, INFINITY, default_nan(F16), PTX["cvt"],
-            relu=bool(relu), elements=2, since=_since(reads),
-        )
+        yield _cvt(f"rn{relu}.f16x2.{reads}x2", F16, reads, _since(reads))
     for relu, saturation, reads in product(_RELU, _SATFINITE, _NARROW):
-        yield Conversion(
-            f"cvt.rn{saturation}{relu}.bf16x2.{reads}x2", BF16, reads, NEAREST_EVEN,
-            SATURATE if saturation else INFINITY, default_nan(BF16), PTX["cvt"], relu=bool(relu), elements=2,
-            since="sm_100f",
-        )
-    yield Conversion(
-        "cvt.rn.bf16x2.ue8m0x2", BF16, E8M0, NEAREST_EVEN, INFINITY, default_nan(BF16), PTX["cvt"], elements=2,
-        since="sm_100f",
-    )
+        yield _cvt(f"rn{saturation}{relu}.bf16x2.{reads}x2", BF16, reads, "sm_100f")
+    yield _cvt("rn.bf16x2.ue8m0x2", BF16, E8M0, "sm_100f")
 
 
 def _to_half() -> Iterator[Conversion]:
     for mode, relu, saturation, to, elements in product(("rn", "rz"), _RELU, _SATFINITE, (F16, BF16), (1, 2)):
-        yield Conversion(
-            f"cvt.{mode}{relu}{saturation}.{to}{'x2' if elements == 2 else ''}.f32", to, F32, PTX_ROUNDINGS[mode],
-            SATURATE if saturation else INFINITY, default_nan(to), PTX["cvt"], relu=bool(relu), elements=elements,
-            since="sm_80",
-        )
+        yield _cvt(f"{mode}{relu}{saturation}.{to}{'x2' if elements == 2 else ''}.f32", to, F32, "sm_80", elements)
 
 
 def _to_tf32() -> Iterator[Conversion]:
@@ -182,12 +170,8 @@ def _to_tf32() -> Iterator[Conversion]:
         for mode, saturation, relu in product(("rn", "rz"), _SATFINITE, _RELU)
     ]
     for mode, saturation, relu, since in shapes:
-        yield Conversion(
-            f"cvt.{mode}{saturation}{relu}.tf32.f32", TF32, F32, PTX_ROUNDINGS[mode],
-            SATURATE if saturation else INFINITY, default_nan(TF32), PTX["cvt"], relu=bool(relu), since=since,
-            cut_specials=None if mode != "rna" else 0x2000 if saturation else 0,
-        )
-# fmt: on
+        cut = None if mode != "rna" else 0x2000 if saturation else 0
+        yield _cvt(f"{mode}{saturation}{relu}.tf32.f32", TF32, F32, since, 1, cut_specials=cut)
 
 
 def _downward(high: int, count: int) -> tuple[int, ...]:
@@ -213,16 +197,9 @@ def _random_positions(to: Format) -> tuple[tuple[int, ...], ...]:
 # fmt: off
 def _stochastic() -> Iterator[Conversion]:
     for relu, to in product(_RELU, _NARROW):
-        yield Conversion(
-            f"cvt.rs{relu}.satfinite.{to}x4.f32", to, F32, STOCHASTIC, SATURATE, default_nan(to), PTX["cvt"],
-            relu=bool(relu), elements=4, random_positions=_random_positions(to), since="sm_100a",
-        )
+        yield _cvt(f"rs{relu}.satfinite.{to}x4.f32", to, F32, "sm_100a", 4, random_positions=_random_positions(to))
     for relu, saturation, to in product(_RELU, _SATFINITE, (F16, BF16)):
-        yield Conversion(
-            f"cvt.rs{relu}{saturation}.{to}x2.f32", to, F32, STOCHASTIC, SATURATE if saturation else INFINITY,
-            default_nan(to), PTX["cvt"], relu=bool(relu), elements=2, random_positions=_random_positions(to),
-            since="sm_100a",
-        )
+        yield _cvt(f"rs{relu}{saturation}.{to}x2.f32", to, F32, "sm_100a", random_positions=_random_positions(to))
 
 
 def _cuda_headers() -> Iterator[Conversion]:
@@ -231,11 +208,8 @@ def _cuda_headers() -> Iterator[Conversion]:
         (("satfinite", SATURATE), ("nosat", NAN)), (F32, F16, BF16), _EIGHT_BITS
     ):
         beyond = INFINITY if overflow == NAN and to is E5M2 else overflow
-        policy = f"cuda.{saturation}"
-        yield Conversion(
-            f"{policy}.{to}.{reads}", to, reads, NEAREST_EVEN, beyond, default_nan(to),
-            CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_fp8"], policy=policy,
-        )
+        policy, source = f"cuda.{saturation}", CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_fp8"]
+        yield Conversion(f"{policy}.{to}.{reads}", to, reads, NEAREST_EVEN, beyond, default_nan(to), source, policy=policy)
     for mode, reads, to in product(("", ".rz"), (F32, F16, BF16), (E2M3, E3M2, E2M1)):
         policy = f"cuda.satfinite{mode}"
         yield Conversion(
