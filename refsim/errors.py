@@ -70,11 +70,8 @@ class RefsimError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values; `from_json` returns an equal error."""
-        return asdict(self) | {
-            "kind": self.kind.name.lower(),
-            "place": list(self.place) if self.place else None,
-            "printed": list(self.printed),
-        }
+        place = list(self.place) if self.place else None
+        return asdict(self) | {"kind": self.kind.name.lower(), "place": place, "printed": list(self.printed)}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "RefsimError":

@@ -115,10 +115,8 @@ class KernelCode(Card):
     @property
     def flags(self) -> tuple[str, ...]:
         """Return the compiler's arguments except the include folders: -DWIDTH=8 for `defines`, then the options."""
-        return (
-            *(f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items()),
-            *self.options,
-        )
+        defined = (f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items())
+        return (*defined, *self.options)
 
     @property
     def instances(self) -> tuple[str, ...]:

@@ -526,10 +526,8 @@ class Kernel(Card):
             if not isinstance(name, str):
                 raise RefsimError("bad-kernel", f"a format is given by its name, not {name!r}", where=where)
             if name in _WITHOUT_CODES:
-                what, way = (
-                    f"{name} is not a format of codes",
-                    'outputs={"y": "s32"}, "u8", "f64", or "" for integers by their dtype',
-                )
+                what = f"{name} is not a format of codes"
+                way = 'outputs={"y": "s32"}, "u8", "f64", or "" for integers by their dtype'
                 raise RefsimError("bad-kernel", what, where=where, help=way)
             try:
                 array_type(name or "f32")

@@ -101,11 +101,7 @@ class Discovery:
         if self.steps is not None and len(self.steps) == 1:
             del said["order"]
         seen = self.parameters()
-        return [
-            f"{name} {seen[name]}, not {value}"
-            for name, value in said.items()
-            if seen[name] is not None and seen[name] != value
-        ]
+        return [f"{name} {seen[name]}, not {value}" for name, value in said.items() if seen[name] not in (None, value)]
 
     def as_profile(self, like: Profile) -> Profile | None:
         """Return a profile with these parameters, completed from `like`, or None where no profile can express them."""

@@ -160,11 +160,8 @@ def _contradiction(
     against = found.contradicts(row)
     if not against:
         return None
-    matching = [
-        other
-        for other in known_rows(row, instruction)
-        if not found.contradicts(other) and reproduces(other, instruction, seen)
-    ]
+    known = (other for other in known_rows(row, instruction) if not found.contradicts(other))
+    matching = [other for other in known if reproduces(other, instruction, seen)]
     names = ", ".join(dict.fromkeys(f"{other.target} {other.unit}" for other in matching))
     words = f"matches {names}" if names else "no known chip"
     return Difference(tuple(against), str(found), said(row, instruction.k), words, bool(names))

@@ -109,12 +109,7 @@ class Case:
         return case
 
 
-_READ: dict[Any, type | tuple[type, ...]] = {
-    **{kind: kind for kind in (str, int, bool)},
-    float: (int, float),
-    tuple: list,
-    Mapping: dict,
-}
+_READ: dict[Any, Any] = {str: str, int: int, bool: bool, float: (int, float), tuple: list, Mapping: dict}
 """The type of a field -> the types of its value in JSON."""
 
 

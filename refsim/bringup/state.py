@@ -73,10 +73,8 @@ class State:
         if case.status == LEFT_OUT:
             return
         self.stored.setdefault(case.suite, {})[case.name] = case
-        suites = {
-            name: {"hash": self.hashes[name], "cases": [each.to_json() for each in cases.values()]}
-            for name, cases in self.stored.items()
-        }
+        held = {name: [each.to_json() for each in cases.values()] for name, cases in self.stored.items()}
+        suites = {name: {"hash": self.hashes[name], "cases": cases} for name, cases in held.items()}
         content = {"form": _FORM, "sha256": _checksum(suites), "suites": suites}
 
         def fill(stream: BinaryIO) -> None:

@@ -58,10 +58,7 @@ def _kind(codes: Codes, format: ElementType) -> str:
 def _places(differs: NDArray[np.bool_]) -> Iterator[str]:
     """Yield the rows and columns, or the diagonals, that contain the differences and little else: the denser first."""
     rows, columns = (np.flatnonzero(differs.any(axis=axis)) for axis in (1, 0))
-    words = [
-        _lines(lines, extent, what)
-        for lines, extent, what in ((rows, differs.shape[0], "row"), (columns, differs.shape[1], "column"))
-    ]
+    words = [_lines(rows, differs.shape[0], "row"), _lines(columns, differs.shape[1], "column")]
     found = []
     if all(each is not None for each in words) and any(words):
         found.append((float(differs[np.ix_(rows, columns)].mean()), ", ".join(each for each in words if each)))

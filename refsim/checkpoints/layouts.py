@@ -83,11 +83,8 @@ TYPE_WORDS = {"FLOAT": ("F32", "BF16", "F16"), "FP8": ("F8_E4M3", "F8_E5M2"), "P
 
 def _part(ends: str, types: str, *, needed: bool = True) -> WeightPart:
     """Return a part of the table: its ends and its types, each between bars."""
-    return WeightPart(
-        tuple(ends.split("|")),
-        tuple(each for word in types.split("|") for each in TYPE_WORDS.get(word, (word,))),
-        needed,
-    )
+    kinds = tuple(each for word in types.split("|") for each in TYPE_WORDS.get(word, (word,)))
+    return WeightPart(tuple(ends.split("|")), kinds, needed)
 
 
 def _row(

@@ -394,10 +394,8 @@ def in_best_order(
     for place in differing[:LISTED]:
         row, one_of = divmod(place, len(groups) - 1)
         index = "".join(f"[{each}]" for each in np.unravel_index(row, shape[:-1]))
-        lost, found = (
-            _listed(arrays, formats, places[group[places] == place], shape)
-            for arrays, places in ((want, missing), (got, extra))
-        )
+        lost = _listed(want, formats, missing[group[missing] == place], shape)
+        found = _listed(got, formats, extra[group[extra] == place], shape)
         where = f"group {one_of}{index and ' of '}{index}, places {groups[one_of]}..{groups[one_of + 1] - 1}"
         lines.append(f"{where}: missing {lost}; extra {found}")
     lines += [f"{len(differing) - LISTED} more groups differ"] if len(differing) > LISTED else []

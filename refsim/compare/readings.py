@@ -135,11 +135,8 @@ def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) ->
     if not format.has_infinity:  # NaN stands for infinity; both signs must occur, since a clamp maps NaN to one number
         signs = {float(sign) for sign in np.sign(ended)}
         return bool(np.isnan(endless).all() and (np.abs(ended) == format.max_value).all() and signs == {-1.0, 1.0})
-    return bool(
-        np.isinf(endless).all()
-        and (np.abs(ended) == format.max_value).all()
-        and (np.sign(ended) == np.sign(endless)).all()
-    )
+    is_alike = np.isinf(endless) & (np.sign(ended) == np.sign(endless))
+    return bool(is_alike.all() and (np.abs(ended) == format.max_value).all())
 
 
 def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:

@@ -225,14 +225,10 @@ class OnlineAttention(Computation):
         """Return O or the logarithms of some rows of a head with all steps in float64 and all keys at once."""
         q_scale, k_scale, v_scale = (float(each) for each in self._head_scales(plan, head))
         q = plan.q_read.read(self._queries(plan, head, rows), self.operand)[0]
-        k, v = (
-            self._operand(read, codes, heads, head)
-            for read, codes, heads in ((plan.k_read, self.k, plan.heads[0]), (plan.v_read, self.v, plan.heads[1]))
-        )
-        sides = [
-            decode(each, float_named(read.format or self.operand))
-            for each, read in ((q, plan.q_read), (k, plan.k_read), (v, plan.v_read))
-        ]
+        k = self._operand(plan.k_read, self.k, plan.heads[0], head)
+        v = self._operand(plan.v_read, self.v, plan.heads[1], head)
+        pairs = (q, plan.q_read), (k, plan.k_read), (v, plan.v_read)
+        sides = [decode(each, float_named(read.format or self.operand)) for each, read in pairs]
         seen, _ = self._seen(plan, rows, end)
         q, k, v = sides[0], *(padded(each, len(each) + plan.mask.pads) for each in sides[1:])
         s = steps.capped(plan.cap, q @ k.T, plan.factor * q_scale * k_scale)

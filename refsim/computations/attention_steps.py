@@ -297,12 +297,8 @@ def head_causes() -> Iterator[Cause]:
 def query_causes() -> Iterator[Cause]:
     """Yield the causes in the rows of Q of a tile: aspect `queries`, an offset in rows, None for the first tile."""
     yield Cause(Family.QUERY_ROWS, "rows of Q are their own", "queries", 0, _ATTENTION, 0)
-    for step, says in (
-        (None, "those of the first tile"),
-        (-TILE_ROWS, "those of the tile before"),
-        (TILE_ROWS, "those of the next tile"),
-    ):
-        yield Cause(Family.QUERY_ROWS, f"rows of Q are {says}", "queries", step, _ATTENTION)
+    for step, tile in ((None, "first tile"), (-TILE_ROWS, "tile before"), (TILE_ROWS, "next tile")):
+        yield Cause(Family.QUERY_ROWS, f"rows of Q are those of the {tile}", "queries", step, _ATTENTION)
 
 
 # ---- exponents and weights -----------------------------------------------------------------------------------------------------
@@ -326,10 +322,7 @@ SCORE_EXPONENTS = (
     ),
     Way("t is multiplied by C once more", Family.SCALE_TWICE, _ATTENTION, lambda *given: _fused(*given) * given[2]),
     Way(
-        "t = s - u + F: C is left out of the weights",
-        Family.NO_SCALE,
-        _ATTENTION,
-        lambda s, u, factor, shift: s - u + shift,
+        "t = s - u + F: C is left out of the weights", Family.NO_SCALE, _ATTENTION, lambda s, u, c, shift: s - u + shift
     ),
 )
 SCORE_DIFFERENCE = SCORE_EXPONENTS[1]
@@ -383,7 +376,7 @@ WEIGHT_WAYS = (
         "P is not rounded",
         Family.DOUBLE_ROUNDING,
         _ATTENTION,
-        lambda p, format: (np.ascontiguousarray(p).view(np.uint32), F32),
+        lambda p, to: (np.ascontiguousarray(p).view(np.uint32), F32),
         2,
     ),
 )
@@ -512,11 +505,11 @@ LOGARITHMS = (
         Family.CONTRACTION,
         PTX["fma"],
         {
-            "lse = fl(fl(base + lg2(L)) * ln(2))": lambda base, log2, natural: (base + log2) * LN_2,
-            "lse = fma(lg2(L), ln(2), fl(base * ln(2)))": lambda base, log2, natural: ieee.fma(
-                log2, np.full_like(log2, LN_2), base * LN_2
+            "lse = fl(fl(base + lg2(L)) * ln(2))": lambda base, lg, ln: (base + lg) * LN_2,
+            "lse = fma(lg2(L), ln(2), fl(base * ln(2)))": lambda base, lg, ln: ieee.fma(
+                lg, np.full_like(lg, LN_2), base * LN_2
             ),
-            "lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))": lambda base, log2, natural: base * LN_2 + log2 * LN_2,
+            "lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))": lambda base, lg, ln: base * LN_2 + lg * LN_2,
         },
         usual_rank=1,
     ),
@@ -524,10 +517,10 @@ LOGARITHMS = (
         "lse = fl(base * ln(2)) + ln(L), rounded once",
         Family.SPECIAL,
         _ATTENTION,
-        lambda base, log2, natural: base * LN_2 + natural,
+        lambda base, lg, ln: base * LN_2 + ln,
     ),
-    Way("lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, log2, natural: base + log2),
-    Way("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, log2, natural: log2 * LN_2),
+    Way("lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, lg, ln: base + lg),
+    Way("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, lg, ln: lg * LN_2),
 )
 LSE_NATURAL = LOGARITHMS[3]
 VALUE_SCALINGS = (

@@ -32,14 +32,8 @@ from refsim.oracles.block_scaled import (
 from refsim.sources import CUBLAS, IEEE754, OCP_MX
 
 Matrix = NDArray[Any]
-FACTORS = worded(
-    Family.SCALE_RULE,
-    OCP_MX["section 5.2"],
-    "D is multiplied by it",
-    "it is left out",
-    "D is multiplied by its inverse",
-    usual_rank=1,
-)
+_FACTORED = "D is multiplied by it", "it is left out", "D is multiplied by its inverse"
+FACTORS = worded(Family.SCALE_RULE, OCP_MX["section 5.2"], *_FACTORED, usual_rank=1)
 MULTIPLIED, WITHOUT, INVERTED = FACTORS
 INTERVALS = (0, 128, 256, 64, 512)
 LOOP = "a float32 fma for every k of codes times scales, as a loop on CUDA cores"
@@ -106,14 +100,15 @@ def _upcast(row: Profile, upcast: Upcast) -> ScaledAdder:
     return ScaledAdder(said, Family.ACCUMULATOR, upcast.source, None, 2, **own)
 
 
-def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:
-    """Return every adder of such operands; GPUs with equal arithmetic share one."""
+def scaled_adders(own: "BlockScaledProduct") -> tuple[ScaledAdder, ...]:
+    """Return every adder of the operands of a product; GPUs with equal arithmetic share one."""
+    a, b = own.formats
     found: dict[tuple[object, ...], ScaledAdder] = {}
     for row in PROFILES:
         if row.d_format is not F32 or row.evidence.level is Level.UNVERIFIED:
             continue
         key = _core(row)
-        if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats:
+        if (own.kind, own.block) in row.scales and a in row.a_formats and b in row.b_formats:
             found.setdefault(key, _of_unit(row))
         elif row.unit in BF16_UNITS and BF16 in row.a_formats and BF16 in row.b_formats:
             for upcast in UPCASTS:
@@ -165,12 +160,7 @@ class BlockScaledProduct(ProductOverK):
     work_of_plan, work_of_addend = 5e-3, 2e-9
     summed_over = ""  # sums before each end are not told
     aspects = (
-        Aspect(
-            "adder",
-            lambda own: scaled_adders(own.formats[0], own.formats[1], own.kind, own.block),
-            lambda own: own.chain,
-            told="{}",
-        ),
+        Aspect("adder", scaled_adders, lambda own: own.chain, told="{}"),
         Aspect("interval", _interval_causes, 0, told=chains_told),
         Aspect("sharing", lambda own: sharing_causes(own.columns), Sharing()),
         *READ_ASPECTS,

@@ -164,10 +164,8 @@ class GroupedProduct(Computation):
         """Return for some rows the groups of B and of its scales, the rows of A and of its scales."""
         size = len(self.groups) // max(1, self.batches)
         b, scales = (owner.of(self.groups)[rows] for owner in (plan.b_of, plan.b_scales_of))
-        a, a_scales = (
-            rows if owner is OWN else owner.of(rows // size) * size + rows % size
-            for owner in (plan.a_of, plan.a_scales_of)
-        )
+        owners = plan.a_of, plan.a_scales_of
+        a, a_scales = (rows if each is OWN else each.of(rows // size) * size + rows % size for each in owners)
         return b, scales, a, a_scales
 
     def _product(self, group: int, scales_of: int) -> PlainProduct:
@@ -189,10 +187,8 @@ class GroupedProduct(Computation):
         a_scales, c = (None if each is None else each[: groups * size] for each in (first.a_scales, first.c))
         if len(self.products) == 1:
             drawn = drawn[:1]
-        products = tuple(
-            replace(first, a=first.a[: groups * size], a_scales=a_scales, c=c, b=each.b, b_scales=each.b_scales)
-            for each in drawn
-        )
+        first = replace(first, a=first.a[: groups * size], a_scales=a_scales, c=c)
+        products = tuple(replace(first, b=each.b, b_scales=each.b_scales) for each in drawn)
         rows = np.arange(groups * size) // size
         whole = (groups, size, first.shape[1]) if self.batches else products[0].shape
         return GroupedProduct(products, rows, whole, groups if self.batches else 0)

@@ -170,19 +170,10 @@ def zero_causes(aspect: str, ways: Sequence[Way], zeros: NDArray[Any], says: str
         yield way.cause(aspect, f"{says}: {words}" if is_map else says)
 
 
-ZEROS_OF_D = ways_of(
-    Family.ZERO_POINT,
-    _POINTS,
-    {name.replace("subtracted", "added as it is"): apply for name, apply in list(ZERO_READ.items())[:5]},
-)
-CORRECTIONS = worded(
-    Family.ZERO_POINT,
-    _POINTS,
-    "every term of the zero points",
-    "no K za zb",
-    "no sum of A's rows",
-    "no sum of B's rows",
-)
+_OF_D = {name.replace("subtracted", "added as it is"): apply for name, apply in list(ZERO_READ.items())[:5]}
+ZEROS_OF_D = ways_of(Family.ZERO_POINT, _POINTS, _OF_D)
+_TERMS = "every term of the zero points", "no K za zb", "no sum of A's rows", "no sum of B's rows"
+CORRECTIONS = worded(Family.ZERO_POINT, _POINTS, *_TERMS)
 SCALED = ways_of(
     Family.PROMOTION_ORDER,
     CUBLAS["scaling modes"],
@@ -202,13 +193,8 @@ ROUNDED = (
     Way("down", Family.ROUNDING, _MODES, np.floor),
     Way("up", Family.ROUNDING, _MODES, np.ceil),
 )
-OVERFLOWING = worded(
-    Family.SATURATION,
-    PTX["cvt, .sat"],
-    "saturates",
-    "wraps around",
-    "saturates at both limits alike, -127 and 127",
-)
+_LIMITED = "saturates", "wraps around", "saturates at both limits alike, -127 and 127"
+OVERFLOWING = worded(Family.SATURATION, PTX["cvt, .sat"], *_LIMITED)
 SATURATES, WRAPS, SYMMETRIC = OVERFLOWING
 _OF_C = tuple(
     Cause(Family.ACCUMULAND, says, "adds_c", adds, PTX["mma: D = A B + C"], int(not adds))

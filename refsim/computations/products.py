@@ -230,10 +230,8 @@ class _Range:
             )
             return plan.adder.sum(*sides, c, formats)  # type: ignore[no-any-return]
         missing = -columns % interval
-        parts = [
-            np.pad(side, ((0, 0), (0, missing))).reshape(len(side), -1, interval).swapaxes(0, 1)
-            for side in (self.a, self.b)
-        ]
+        padded = (np.pad(side, ((0, 0), (0, missing))) for side in (self.a, self.b))
+        parts = [side.reshape(len(side), -1, interval).swapaxes(0, 1) for side in padded]
         sums = plan.adder.sum(parts[0], parts[1], None, formats)
         total = np.zeros(sums.shape[1:], np.float32) if c is None else c
         order = range(len(sums))

@@ -301,17 +301,13 @@ def _kept_times(factor: float, kept: Singles) -> Singles:
 
 
 TENSOR_AS_RULED = Way("the tensor's factor is that of the rule", Family.SCALE_RULE, _RULE, lambda kept: kept, 0)
+_TIMES = ((1 / 448, "448 times too small"), (448.0, "448 times too large"), (2.0, "twice as large"), (0.5, "half"))
 TENSORS = (
     TENSOR_AS_RULED,
     Way("the tensor's factor is left out", Family.SCALE_RULE, _RULE, _left_out),
     *(
         Way(f"the tensor's factor is {words}", Family.SCALE_RULE, _RULE, partial(_kept_times, factor), 2)
-        for factor, words in (
-            (1 / 448, "448 times too small"),
-            (448.0, "448 times too large"),
-            (2.0, "twice as large"),
-            (0.5, "half"),
-        )
+        for factor, words in _TIMES
     ),
 )
 

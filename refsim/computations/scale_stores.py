@@ -166,21 +166,14 @@ def scale_stores() -> tuple[ScaleStore, ...]:
 
 def store_for(shape: Shape, wanted: tuple[int, ...], item_bytes: int, layout: str | None) -> ScaleStore | None:
     """Return the place (of `layout` if given) for scales of `shape` in an output of shape `wanted`, or None."""
+    fitting = (row for row in scale_stores() if _size(row, shape) == int(np.prod(wanted)))
     if layout is not None:
-        named = [
-            row for row in scale_stores() if row.name == f"as {layout}" and _size(row, shape) == int(np.prod(wanted))
-        ]
-        return named[0] if named else None
+        return next((row for row in fitting if row.name == f"as {layout}"), None)
     if wanted == shape:
         return BY_ROWS
     if wanted == shape[::-1]:
         return scale_stores()[1]
-    fitting = [
-        row
-        for row in scale_stores()
-        if row.item_bytes in (0, item_bytes) and not row.leaves and _size(row, shape) == int(np.prod(wanted))
-    ]
-    return fitting[0] if fitting else None
+    return next((row for row in fitting if row.item_bytes in (0, item_bytes) and not row.leaves), None)
 
 
 def _size(store: ScaleStore, shape: Shape) -> int:

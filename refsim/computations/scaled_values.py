@@ -125,14 +125,8 @@ _SCALES = (
         },
     ),
     *(
-        Way(
-            f"rounded to {narrow}",
-            Family.DOUBLE_ROUNDING,
-            IEEE754["section 4.3"],
-            lambda scales, narrow=narrow: rounded_to(scales, narrow),
-            2,
-        )
-        for narrow in (BF16, F16)
+        Way(f"rounded to {to}", Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], lambda x, to=to: rounded_to(x, to), 2)
+        for to in (BF16, F16)
     ),
 )
 

@@ -376,11 +376,8 @@ def conversion_named(name: str) -> Conversion:
     conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-name`.
     Source: the entry's.
     """
-    for spelling in (
-        name,
-        name.replace(".relu.satfinite", ".satfinite.relu"),
-        name.replace(".satfinite.relu", ".relu.satfinite"),
-    ):
+    one, other = ".relu.satfinite", ".satfinite.relu"
+    for spelling in (name, name.replace(one, other), name.replace(other, one)):
         if spelling in CONVERSIONS:
             return CONVERSIONS[spelling]
     what = f"no conversion is called {name[:100]!r}"

@@ -70,10 +70,8 @@ def launch_values(
     if isinstance(args, str) or not isinstance(args, Iterable) or is_scalar:
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {entry:.80}")
     where = f"launch of {entry}"
-    return [
-        encode(argument) if isinstance(argument, TensorMap) else _value(where, number, argument, owns)
-        for number, argument in enumerate(args)
-    ]
+    pairs = enumerate(args)
+    return [encode(each) if isinstance(each, TensorMap) else _value(where, at, each, owns) for at, each in pairs]
 
 
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:

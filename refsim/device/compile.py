@@ -54,17 +54,8 @@ _CPP = (
     *("iterator", "latch", "limits", "mdspan", "numbers", "numeric", "optional", "ranges", "ratio", "semaphore"),
     *("source_location", "span", "tuple", "type_traits", "utility", "variant"),
 )
-_C = {
-    "assert.h": "cassert",
-    "float.h": "cfloat",
-    "limits.h": "climits",
-    "stddef.h": "cstddef",
-    "stdint.h": "cstdint",
-    "inttypes.h": "cstdint",
-    "stdlib.h": "cstdlib",
-    "string.h": "cstring",
-    "time.h": "ctime",
-}
+_C_HEADERS = ("assert", "float", "limits", "stddef", "stdint", "inttypes", "stdlib", "string", "time")
+_C = {f"{name}.h": f"c{name}" for name in _C_HEADERS} | {"inttypes.h": "cstdint"}
 _MATH = """
 #ifndef M_PI
 #define M_E 2.7182818284590452354

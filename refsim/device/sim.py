@@ -220,10 +220,8 @@ class SimLauncher(Card):
         thread = self.memory.writer(address)
         if thread < 0:
             return {"address": address, "written": "never"}
-        owner: dict[str, object] = {
-            "block": self._shape.block_number(thread // self._shape.threads),
-            "thread": thread % self._shape.threads,
-        }
+        block, thread = divmod(thread, self._shape.threads)
+        owner: dict[str, object] = {"block": self._shape.block_number(block), "thread": thread}
         line = self.memory.writing_line(address)
         functions = self.program.module.functions.values()
         by = next((place(each) for function in functions for each in function.statements if each.line == line), "")

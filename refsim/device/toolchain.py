@@ -75,15 +75,8 @@ class Nvrtc:
     ) -> tuple[str, dict[str, str]]:
         """Return the PTX of a program, and the mangled names of `instances` ("k<4>"); raise NvrtcError with the log."""
         program = c_void_p()
-        self._call(
-            "nvrtcCreateProgram",
-            byref(program),
-            source.encode(),
-            name.encode(),
-            len(headers),
-            _texts(headers.values()),
-            _texts(headers),
-        )
+        beside = len(headers), _texts(headers.values()), _texts(headers)
+        self._call("nvrtcCreateProgram", byref(program), source.encode(), name.encode(), *beside)
         try:
             for instance in instances:
                 self._call("nvrtcAddNameExpression", program, instance.encode())

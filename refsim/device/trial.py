@@ -61,10 +61,8 @@ def _run(device: Device) -> TrialStep:
     try:
         with device.probing().launcher(bundled("gpu/probes/doctor.cu")) as launcher:
             given = launcher.upload(values, name="in")
-            outputs = {
-                name: launcher.output(_COUNT, np.dtype(dtype), name=name)
-                for name, dtype in (("e4m3", "u1"), ("bf16", "u2"))
-            }
+            kinds = ("e4m3", np.dtype("u1")), ("bf16", np.dtype("u2"))
+            outputs = {name: launcher.output(_COUNT, dtype, name=name) for name, dtype in kinds}
             launcher.launch(_ENTRY, (2,), (_COUNT // 2,), [given, *outputs.values()])
             wrong = sum(
                 np.count_nonzero(launcher.read(buffer) != encode(values, name)) for name, buffer in outputs.items()

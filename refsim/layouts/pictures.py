@@ -224,23 +224,12 @@ def walk_picture(walk: Walk) -> Picture:
     bank = byte // BANK_BYTES % BANKS
     wrong = np.isin(byte, walk.overlaps) | np.isin(byte, walk.out_of_range)
     facts = (Fact("byte", _flat(byte), "@"), Fact("bank", _flat(bank), "b"), Fact("line", _flat(byte // LINE_BYTES)))
-    about = (
-        Entry("operand", walk.operand.name),
-        Entry("major", walk.major),
-        Entry("chunk", f"{per} elements along {walk.major}"),
-    )
+    chunk = Entry("chunk", f"{per} elements along {walk.major}")
+    about = Entry("operand", walk.operand.name), Entry("major", walk.major), chunk
     down, across = (1, per) if along_k else (per, 1)
     colours = _flat(np.where(wrong, ALERT, bank))
-    return Picture(
-        range(0, rows * down, down),
-        range(0, k * across, across),
-        facts,
-        ("byte", "bank"),
-        colours,
-        "bank",
-        ("mn", "k"),
-        about=about,
-    )
+    ranges = range(0, rows * down, down), range(0, k * across, across)
+    return Picture(*ranges, facts, ("byte", "bank"), colours, "bank", ("mn", "k"), about=about)
 
 
 def _chosen(labels: Sequence[int] | None, extent: int) -> Sequence[int]:

@@ -150,12 +150,5 @@ def arithmetic(row: Profile) -> str:
     """Return one sentence on how a step of a profile works."""
     sentence = row.method.late_sentence if row.adds_c_last else row.method.sentence
     order = "the first two of each four k, then the other two" if row.order is methods.BYTE_PAIRS else "ascending k"
-    rounded = row.rounding.sentence
-    return sentence.format(
-        length=row.length,
-        fraction=row.fraction,
-        operands=row.operands,
-        order=order,
-        group=methods.GROUP,
-        rounded=rounded,
-    )
+    sizes = {"length": row.length, "fraction": row.fraction, "operands": row.operands, "group": methods.GROUP}
+    return sentence.format(order=order, rounded=row.rounding.sentence, **sizes)

@@ -62,12 +62,8 @@ def _cells(picture: Picture) -> list[dict[str, Any]]:
 def source_fields(source: Source) -> dict[str, str]:
     """Return a citation as an object of its parts."""
     cited = source.document
-    return {
-        "document": cited.key,
-        "title": f"{cited.title} {cited.edition}".strip(),
-        "place": source.place,
-        "address": cited.address,
-    }
+    title = f"{cited.title} {cited.edition}".strip()
+    return {"document": cited.key, "title": title, "place": source.place, "address": cited.address}
 
 
 def write_lines(document: Document, *, citations: bool = False) -> str:

@@ -176,10 +176,8 @@ def _caption(picture: Picture) -> str:
 
 def _marked(picture: Picture, name: str) -> list[str]:
     fact = picture.fact(name)
-    return [
-        "" if colour == EMPTY else f"{fact.symbol}{value}"
-        for colour, value in zip(picture.colours, _spelled(fact), strict=True)
-    ]
+    shown = zip(picture.colours, _spelled(fact), strict=True)
+    return ["" if colour == EMPTY else f"{fact.symbol}{value}" for colour, value in shown]
 
 
 def _spelled(fact: Fact) -> Sequence[object]:

@@ -26,13 +26,10 @@ def tabular(part: Table | Grid | Record | Picture, citations: bool) -> Tabular:
             return Tabular(headings, rows, [column.align == "right" for column in columns])
         case Grid():
             spelled = [str(value) for value in part.values]
-            rows = [
-                [str(part.code(start)), *spelled[start : start + part.columns]]
-                for start in range(0, len(spelled), part.columns)
-            ]
-            return Tabular(
-                ["", *(f"+{place:x}" for place in range(part.columns))], rows, [False] + [True] * part.columns
-            )
+            starts = range(0, len(spelled), part.columns)
+            rows = [[str(part.code(start)), *spelled[start : start + part.columns]] for start in starts]
+            headings = ["", *(f"+{place:x}" for place in range(part.columns))]
+            return Tabular(headings, rows, [False] + [True] * part.columns)
         case Picture():
             wide = len(part.col_labels)
             words = cell_words(part, ":")
@@ -54,10 +51,8 @@ def record_pairs(record: Record) -> list[tuple[str, str]]:
 def cell_words(picture: Picture, between: str) -> list[str]:
     """Return the text of each cell, several facts separated by `between`; "" for a cell that does not exist."""
     columns = [picture.fact(name).values for name in picture.written]
-    return [
-        "" if colour == EMPTY else between.join(map(cells.text, each))
-        for colour, *each in zip(picture.colours, *columns, strict=True)
-    ]
+    shown = zip(picture.colours, *columns, strict=True)
+    return ["" if colour == EMPTY else between.join(map(cells.text, each)) for colour, *each in shown]
 
 
 def corner(picture: Picture) -> str:

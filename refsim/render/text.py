@@ -213,10 +213,8 @@ def _sentences(table: Table, width: int | None, style: Style) -> list[str]:
     spelled = dict(zip(shown, zip(*sentences, strict=True), strict=True))
     widths = {place: max(map(len, spelled[place]), default=0) for place in shown}
     if width is None or not shown or _total(table, shown, widths) <= width:
-        return [
-            _inked(table, shown, [(spelled[place][row], widths[place]) for place in shown], style)
-            for row in range(len(table.rows))
-        ]
+        inked = ([(spelled[place][row], widths[place]) for place in shown] for row in range(len(table.rows)))
+        return [_inked(table, shown, each, style) for each in inked]
     lines = []
     for row in range(len(table.rows)):
         lines += _folded(table, [(place, spelled[place][row]) for place in shown], width, widths[shown[0]], style)

@@ -139,10 +139,8 @@ class StartForm:
 
     def predicted(self, words: Words) -> NDArray[np.float32]:
         """Return what `pairs` must return, by the model of descriptors."""
-        a, b = (
-            held[self.elements(side, words[:, at]) // self.bytes]
-            for at, (side, held) in enumerate(zip("ab", self._numbers(), strict=True))
-        )
+        a, b = self._numbers()
+        a, b = (held[self.elements(side, words[:, at]) // self.bytes] for at, side, held in ((0, "a", a), (1, "b", b)))
         return np.asarray(np.einsum("imk,ink->imn", a, b), np.float32)
 
     def elements(self, side: str, words: Words) -> NDArray[np.int64]:

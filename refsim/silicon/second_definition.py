@@ -48,10 +48,8 @@ class DrawnProducts:
         self.k, self.block, self.random = k, block, np.random.default_rng(k)
         shapes = ((DRAWN_ROWS, k), (DRAWN_ROWS, k), (DRAWN_ROWS,))
         if formats[0].is_integer:
-            drawn = [
-                self.random.integers(0, 1 << 8 * each.code_dtype.itemsize, shape)
-                for each, shape in zip(formats, shapes, strict=True)
-            ]
+            counts = [1 << 8 * each.code_dtype.itemsize for each in formats]
+            drawn = [self.random.integers(0, count, shape) for count, shape in zip(counts, shapes, strict=True)]
         elif self.types[0] == "f64":
             drawn = [self.random.standard_normal(shape).view(np.uint64) for shape in shapes]
         else:

@@ -119,10 +119,8 @@ def only(text: str, entry: str) -> str:
     kept, at = [], 0
     for head in re.finditer(r"^[^\S\n]*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", text, re.MULTILINE):
         end = _closing_brace(text, head.end())
-        kept += [
-            text[at : head.start()],
-            text[head.start() : end] if head[1] == entry else "\n" * text.count("\n", head.start(), end),
-        ]
+        body = text[head.start() : end]
+        kept += [text[at : head.start()], body if head[1] == entry else "\n" * body.count("\n")]
         at = end
     return "".join((*kept, text[at:]))
 

@@ -78,14 +78,12 @@ class SearchBudget:
     new_seed: bool = False
 
 
-SEARCH_BUDGETS = {
-    row.name: row
-    for row in (
-        SearchBudget("quick", 25, 20.0, 10.0),
-        SearchBudget("ci", 200, 60.0, 60.0),
-        SearchBudget("night", 5000, 600.0, 300.0, new_seed=True),
-    )
-}
+_BUDGETS = (
+    SearchBudget("quick", 25, 20.0, 10.0),
+    SearchBudget("ci", 200, 60.0, 60.0),
+    SearchBudget("night", 5000, 600.0, 300.0, new_seed=True),
+)
+SEARCH_BUDGETS = {row.name: row for row in _BUDGETS}
 
 
 @dataclass(frozen=True)

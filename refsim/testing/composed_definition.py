@@ -151,10 +151,8 @@ def _plain_step(stage: Any, row: int) -> tuple[str, tuple[Any, ...]]:
     if isinstance(stage, Elementwise):
         assert stage.kind in fused_steps.STEPS_OF_VALUES
         return stage.kind, (np.broadcast_to(stage.operand, stage.shape)[row].tolist(),)
-    lists = {
-        name: None if each is None else each.tolist()
-        for name, each in ((name, getattr(stage, name, None)) for name in ("w", "bias"))
-    }
+    given = {name: getattr(stage, name, None) for name in ("w", "bias")}
+    lists = {name: None if each is None else each.tolist() for name, each in given.items()}
     gate = getattr(stage, "gate", None)
     if isinstance(stage, Norm):
         return "norm", (lists["w"], lists["bias"], float(np.float32(stage.number)), stage.centres)

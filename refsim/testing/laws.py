@@ -203,11 +203,8 @@ def _compared_all(
 
 def _in_order(kernel: Kernel, got: Outputs, want: Expected, wrote: Outputs) -> Outputs:
     """Return what a mistaken kernel writes, in the order of the kernel's outputs where that is free."""
-    sets = {
-        name: replace(right, value=wrote[name])
-        for name, right in want.items()
-        if name in wrote and isinstance(right, Unordered)
-    }
+    free = {name: right for name, right in want.items() if name in wrote and isinstance(right, Unordered)}
+    sets = {name: replace(right, value=wrote[name]) for name, right in free.items()}
     return {**wrote, **settled(kernel, got, sets)[0]}
 
 

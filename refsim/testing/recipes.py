@@ -295,18 +295,16 @@ def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> 
     """
     fills = list(FILLS)
     edges = [
-        Tensor(n, format, "bits" if place % 2 else "ties", place, target, misalign_elements=place % 3)
-        for place, n in enumerate(EDGE_SIZES)
+        Tensor(n, format, ("ties", "bits")[at % 2], at, target, misalign_elements=at % 3)
+        for at, n in enumerate(EDGE_SIZES)
     ]
     row = format_named(format)
     # A running maximum that a NaN resets forgets the largest value, whichever stride a thread takes from element 5 on.
     holes = (
         () if row.nan_code is None else ((5, row.max_code), *((5 + step, row.nan_code) for step in (32, 64, 128, 256)))
     )
-    filled = [
-        Tensor(267, format, fill, place, target, holes if fill == "one-hot" else (), place % 2)
-        for place, fill in enumerate(fills)
-    ]
+    patched = {"one-hot": holes}
+    filled = [Tensor(267, format, fill, at, target, patched.get(fill, ()), at % 2) for at, fill in enumerate(fills)]
     return (*edges, *filled, *([Tensor(LARGE, format, "log-uniform", 1, target)] if large else []))
 
 

@@ -195,12 +195,8 @@ class Verdict(Card):
     def to_json(self) -> dict[str, Any]:
         """Return plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        record |= {
-            "device": dict(self.device),
-            "exit_code": self.exit_code,
-            "notes": list(self.notes),
-            "waived": dict(self.waived),
-        }
+        record |= {"device": dict(self.device), "exit_code": self.exit_code}
+        record |= {"notes": list(self.notes), "waived": dict(self.waived)}
         record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
         record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
         record |= {"silicon": self.silicon.to_json(), "recomputed": self.recomputed.to_json()}

@@ -131,11 +131,8 @@ def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> t
     A product that float32 does not hold is cancelled by another of equal factors that stands alone in its sum. The part
     cut off by rounding is left where the product was fused. With (1 + 2^-23)^2 that part is 2^-46.
     """
-    pairs = [
-        (place, next(least(other) for other in node.children if other != place))
-        for node in post_order(tree)
-        for place in node.products
-    ]
+    places = ((node, place) for node in post_order(tree) for place in node.products)
+    pairs = [(place, next(least(other) for other in node.children if other != place)) for node, place in places]
     rows = subject.a_format, subject.b_format
     size = (
         7 if max(row.mantissa_bits for row in rows) <= F16.mantissa_bits else 15

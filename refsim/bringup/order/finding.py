@@ -64,10 +64,8 @@ class _Describer:
         if len(tree.nodes) < 2:
             return self._chain(tree, depth)
         if tree.products or len(tree.nodes) > 2:
-            return [
-                f"{pad}{len(tree.nodes)} sums and {len(tree.products)} products added at once",
-                *self._each(tree.nodes, depth),
-            ]
+            said = f"{pad}{len(tree.nodes)} sums and {len(tree.products)} products added at once"
+            return [said, *self._each(tree.nodes, depth)]
         parts, how = self._sums(tree)
         return [f"{pad}{len(parts)} sums added {how}".rstrip(), *self._each(parts, depth)]
 

@@ -218,14 +218,10 @@ def refusal(name: str) -> RefsimError | None:
     if match := _MOVE.fullmatch(name):
         move = next((move for move in MOVES if move.shape == match[1]), None)
         if move is None:
-            return refuse(
-                name, f"tcgen05 moves no {match[1]}", "PTX ISA, tcgen05.ld: " + ", ".join(row.shape for row in MOVES)
-            )
-        return refuse(
-            name,
-            f"{move.shape} has no x{match[2]}",
-            f"PTX ISA, tcgen05.ld: {move.shape} takes a power of two to x{move.most}",
-        )
+            known = ", ".join(row.shape for row in MOVES)
+            return refuse(name, f"tcgen05 moves no {match[1]}", f"PTX ISA, tcgen05.ld: {known}")
+        rule = f"PTX ISA, tcgen05.ld: {move.shape} takes a power of two to x{move.most}"
+        return refuse(name, f"{move.shape} has no x{match[2]}", rule)
     if match := _SCALE.fullmatch(name):
         return _scale_refusal(name, *match.groups())
     return None

@@ -43,19 +43,12 @@ class Fields:
 
     def take(self, places: list[int] | slice) -> "Fields":
         """Return the terms at some places of the last axis."""
-        return Fields(
-            self.sign[..., places],
-            self.magnitude[..., places],
-            self.exponent[..., places],
-            self.kind[..., places],
-            self.fraction_bits,
-        )
+        return self.part((..., places))
 
-    def part(self, place: tuple[slice, ...]) -> "Fields":
+    def part(self, place: tuple[Any, ...]) -> "Fields":
         """Return the terms of some batches, or of some rows of them."""
-        return Fields(
-            self.sign[place], self.magnitude[place], self.exponent[place], self.kind[place], self.fraction_bits
-        )
+        kind = self.kind[place]
+        return Fields(self.sign[place], self.magnitude[place], self.exponent[place], kind, self.fraction_bits)
 
     @property
     def nonzero(self) -> NDArray[np.bool_]:
@@ -273,11 +266,8 @@ def exact_sums(a: Fields, b: Fields, c: Fields) -> tuple[NDArray[Any], int]:
 
 def rounded_sums(totals: NDArray[Any], quantum: int, rounding: Rounding) -> Codes:
     """Return the code of every total x 2^quantum."""
-    return np.asarray(
-        np.frompyfunc(lambda total: rounded_once(total, quantum, rounding), 1, 1)(totals).astype(
-            rounding.format.code_dtype
-        )
-    )
+    coded = np.frompyfunc(lambda total: rounded_once(total, quantum, rounding), 1, 1)
+    return np.asarray(coded(totals).astype(rounding.format.code_dtype))
 
 
 def exact_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:

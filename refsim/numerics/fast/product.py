@@ -128,16 +128,8 @@ def fast_product(operands: Operands, c: Codes, plan: Plan) -> Codes:
     return c
 
 
-def _exchanged(operands: Operands) -> Operands:
-    return Operands(
-        operands.b,
-        operands.a,
-        operands.b_format,
-        operands.a_format,
-        operands.b_scale,
-        operands.a_scale,
-        operands.scale_format,
-    )
+def _exchanged(own: Operands) -> Operands:
+    return Operands(own.b, own.a, own.b_format, own.a_format, own.b_scale, own.a_scale, own.scale_format)
 
 
 def _chained(operands: Operands, c: Codes, plan: Plan) -> Codes:

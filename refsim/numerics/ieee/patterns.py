@@ -53,31 +53,15 @@ def _narrow_kind(format: Format, dtype: type, source: Source) -> FloatKind:
     infinity, nan = format.infinity_code, format.nan_code
     assert infinity is not None
     assert nan is not None
-    return FloatKind(
-        format.name,
-        np.dtype(dtype),
-        np.dtype(f"u{width}"),
-        np.dtype(f"i{width}"),
-        format.mantissa_bits,
-        infinity,
-        nan,
-        source,
-    )
+    words, numbers = np.dtype(f"u{width}"), np.dtype(f"i{width}")
+    return FloatKind(format.name, np.dtype(dtype), words, numbers, format.mantissa_bits, infinity, nan, source)
 
 
 HALF = _narrow_kind(F16, np.float16, PTX["half precision floating point instructions"])
 BRAIN = _narrow_kind(BF16, np.uint16, PTX["alternate floating point data formats"])
 SINGLE = _narrow_kind(F32, np.float32, PTX["floating point instructions"])
-DOUBLE = FloatKind(
-    "f64",
-    np.dtype(np.float64),
-    np.dtype(np.uint64),
-    np.dtype(np.int64),
-    52,
-    0x7FF << 52,
-    0xFFF8 << 48,
-    IEEE754["binary64"],
-)
+_OF_64_BITS = np.dtype(np.float64), np.dtype(np.uint64), np.dtype(np.int64)
+DOUBLE = FloatKind("f64", *_OF_64_BITS, 52, 0x7FF << 52, 0xFFF8 << 48, IEEE754["binary64"])
 KINDS = (HALF, BRAIN, SINGLE, DOUBLE)
 _BY_DTYPE = {kind.dtype: kind for kind in KINDS}
 
