@@ -98,11 +98,8 @@ def with_format(codes: ArrayLike, format: str | Format | None, what: str = "code
         return codes, given
     own = format_of(array.dtype)
     if own is None:
-        raise RefsimError(
-            "format-mismatch",
-            f"{what} are {array.dtype.name}: integers, codes of no number format",
-            help="array.astype(np.int32) gives their values",
-        )
+        fault = f"{what} are {array.dtype.name}: integers, codes of no number format"
+        raise RefsimError("format-mismatch", fault, help="array.astype(np.int32) gives their values")
     if given is not None and given != own and (own, given) != _UNSIGNED:
         raise disagreeing(array.dtype, given, what)
     return words(np.asarray(array)), given or own

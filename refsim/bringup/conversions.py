@@ -71,12 +71,8 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     if not whole:
         return [Task(row.name, partial(_sampled, device, row)) for row in known.values() if row.name.startswith("cvt")]
     of_8_bits = exhaustive == "fp8"
-    return [
-        Task(
-            row.name, partial(_whole, device, row, exhaustive=bool(exhaustive) and (is_of_8_bits(row) or not of_8_bits))
-        )
-        for row in known.values()
-    ]
+    chosen = [row for row in known.values() if exhaustive and (is_of_8_bits(row) or not of_8_bits)]
+    return [Task(row.name, partial(_whole, device, row, exhaustive=row in chosen)) for row in known.values()]
 
 
 def _compiles(device: Device) -> bool:

@@ -113,15 +113,8 @@ class Discovery:
         zero = like.zero_exponent if self.zero_exponent is None else self.zero_exponent
         if fraction is None or zero is None or not like.method.parametrised:
             return None
-        return replace(
-            like,
-            length=length,
-            order=order,
-            rounding=rounding,
-            fraction=fraction,
-            zero_exponent=zero,
-            c_enters=self.c_enters or like.c_enters,
-        )
+        like = replace(like, length=length, fraction=fraction, zero_exponent=zero)
+        return replace(like, order=order, rounding=rounding, c_enters=self.c_enters or like.c_enters)
 
 
 def _plain(parameter: object) -> str | None:

@@ -47,10 +47,8 @@ def tasks(device: Device) -> Sequence[Task]:
     found = [Task(name, partial(_matrix_case, device, entry, name, count)) for entry, name, count in _MATRICES]
     starts = START_FORMS if device.target == "sm_90a" else ()
     found += [Task(f"starts of wgmma operands, {form.name}", partial(_starts_case, device, form)) for form in starts]
-    return found + [
-        Task(instruction.name, partial(product_case, instruction, on_device(device, instruction)))
-        for instruction in tensor_cores.instructions(device.target)
-    ]
+    instructions = tensor_cores.instructions(device.target)
+    return found + [Task(each.name, partial(product_case, each, on_device(device, each))) for each in instructions]
 
 
 # ---- ldmatrix, stmatrix ----------------------------------------------------------------------------------------------
@@ -140,10 +138,8 @@ def trials(
     ones = [_one(format) for format in (instruction.a_format, instruction.b_format)]
     batch = ROUNDS * k
     shapes = {"a": (batch, m, k), "b": (batch, n, k), "c": (batch, m, n)}
-    zeros = {
-        name: np.zeros(shapes[name], format.code_dtype)
-        for name, format in (("a", instruction.a_format), ("b", instruction.b_format), ("c", instruction.d_format))
-    }
+    formats = {"a": instruction.a_format, "b": instruction.b_format, "c": instruction.d_format}
+    zeros = {name: np.zeros(shapes[name], format.code_dtype) for name, format in formats.items()}
     rows = np.arange(batch)[:, None]
     for side, one in (("a", ones[0]), ("b", ones[1])):
         other = "b" if side == "a" else "a"

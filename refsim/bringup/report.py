@@ -246,11 +246,8 @@ def read_report(path: Path) -> Report:
 def changes_since(old: Report, cases: tuple[Case, ...], facts: Mapping[str, str]) -> tuple[Change, ...]:
     """Return the changes between two reports: facts, added and removed cases, statuses, counts, parameters. Suites that
     did not run this time are left out; seconds and compared results do not count as changes."""
-    found = [
-        Change(name, old.facts.get(name, "-"), facts.get(name, "-"))
-        for name in dict.fromkeys([*old.facts, *facts])
-        if old.facts.get(name) != facts.get(name)
-    ]
+    changed = [name for name in dict.fromkeys([*old.facts, *facts]) if old.facts.get(name) != facts.get(name)]
+    found = [Change(name, old.facts.get(name, "-"), facts.get(name, "-")) for name in changed]
     suites = {case.suite for case in cases}
     before = {case.key: case for case in old.cases if case.suite in suites}
     now = {case.key: case for case in cases}

@@ -120,14 +120,9 @@ def _warp_rows() -> Iterator[TensorCoreInstruction]:
 
 
 def _warpgroup_rows() -> Iterator[TensorCoreInstruction]:
-    types: list[tuple[ElementType, ElementType, ElementType]] = [
-        (F16, F16, F32),
-        (F16, F16, F16),
-        (BF16, BF16, F32),
-        (TF32, TF32, F32),
-        *product(FP8, FP8, (F32, F16)),
-    ]
-    types += [(a, b, S32) for a, b in product(INTEGER_TYPES, INTEGER_TYPES)]
+    types: list[tuple[ElementType, ElementType, ElementType]]
+    types = [(F16, F16, F32), (F16, F16, F16), (BF16, BF16, F32), (TF32, TF32, F32)]
+    types += [*product(FP8, FP8, (F32, F16)), *product(INTEGER_TYPES, INTEGER_TYPES, (S32,))]
     for (a, b, d), n in product(types, WGMMA_N):
         k = K_BYTES // a.code_dtype.itemsize
         size = f"m64n{n}k{k}"

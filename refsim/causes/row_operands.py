@@ -85,10 +85,8 @@ class RowOperands(FieldsCard):
         if x.shape != shape:
             raise RefsimError("bad-shape", f"the output has shape {shape}, x has {x.shape}")
         columns = x.shape[-1]
-        beside = {
-            name: self._beside(own, held, (columns,) if own != "gate" else x.shape)
-            for name, own in (("w", "weight"), ("bias", "bias"), ("gate", "gate"))
-        }
+        beside = {"w": self._beside("weight", held, (columns,)), "bias": self._beside("bias", held, (columns,))}
+        beside["gate"] = self._beside("gate", held, x.shape)
         more: dict[str, Any] = {"centres": True} if found.centres else {}
         number = self._number("scale" in found.has)
         return found.subject(

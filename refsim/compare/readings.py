@@ -56,11 +56,8 @@ def readings() -> Iterator[Misreading]:
     for other in FORMATS:
         if other.padding_bits:
             continue  # decode ignores the padding of tf32, so every f32 code would fit
-        yield Misreading(
-            "FN / FNUZ" if other.specials is Specials.NAN_NEGATIVE_ZERO else "format",
-            f"the codes are those of {other.name}",
-            partial(_recoded, other),
-        )
+        family = "FN / FNUZ" if other.specials is Specials.NAN_NEGATIVE_ZERO else "format"
+        yield Misreading(family, f"the codes are those of {other.name}", partial(_recoded, other))
 
 
 def _transposed(got: Codes, want: Codes, format: Format | None) -> bool:

@@ -60,20 +60,15 @@ class Adder(Way):
         return fitted(given, self.row, self.k).result().astype(np.float32)
 
 
-_LOOPS = (
-    Adder(
-        "a float32 fma for every k, as a loop on CUDA cores",
-        Family.ACCUMULATOR,
-        IEEE754["section 5.4.1"],
-        fma_product,
-        2,
-    ),
-    Adder("an exact sum, rounded once", Family.ACCUMULATOR, IEEE754["section 4.3.1"], exact_product, 2),
+_ONE_BY_ONE = (
+    ("a float32 fma for every k, as a loop on CUDA cores", IEEE754["section 5.4.1"], fma_product),
+    ("an exact sum, rounded once", IEEE754["section 4.3.1"], exact_product),
     *(
-        Adder(f"products in float32, {order}", Family.ACCUMULATOR, order.source, partial(product_of_host, order), 2)
+        (f"products in float32, {order}", order.source, partial(product_of_host, order))
         for order in (PAIRWISE, CASCADE)
     ),
 )
+_LOOPS = tuple(Adder(says, Family.ACCUMULATOR, source, sums, 2) for says, source, sums in _ONE_BY_ONE)
 
 
 @functools.cache

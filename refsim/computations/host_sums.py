@@ -155,18 +155,10 @@ PAIRWISE = HostOrder(
 CASCADE = HostOrder(
     "added as torch.sum does on a CPU: a cascade of 4 chains of 8 lanes", cascade, TORCH["torch.sum, SumKernel.cpp"]
 )
-FLOAT64 = HostOrder(
-    "added in float64 one after the other, rounded once",
-    in_float64,
-    IEEE754["section 5.4.1"],
-    lambda values: in_float64(_squares(values)),
-)
-FSUM = HostOrder(
-    "the sum is exact, rounded once, as by math.fsum",
-    exactly,
-    IEEE754["section 4.3.1"],
-    lambda values: exactly(_squares(values)),
-)
+_SQUARED = (lambda values: in_float64(_squares(values))), (lambda values: exactly(_squares(values)))
+_IN_TURN = "added in float64 one after the other, rounded once"
+FLOAT64 = HostOrder(_IN_TURN, in_float64, IEEE754["section 5.4.1"], _SQUARED[0])
+FSUM = HostOrder("the sum is exact, rounded once, as by math.fsum", exactly, IEEE754["section 4.3.1"], _SQUARED[1])
 
 
 def product_of_host(

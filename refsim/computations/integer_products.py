@@ -196,9 +196,9 @@ ROUNDED = (
 _LIMITED = "saturates", "wraps around", "saturates at both limits alike, -127 and 127"
 OVERFLOWING = worded(Family.SATURATION, PTX["cvt, .sat"], *_LIMITED)
 SATURATES, WRAPS, SYMMETRIC = OVERFLOWING
-_OF_C = tuple(
-    Cause(Family.ACCUMULAND, says, "adds_c", adds, PTX["mma: D = A B + C"], int(not adds))
-    for adds, says in ((True, "C is added"), (False, "C is left out"))
+_OF_C = (
+    Cause(Family.ACCUMULAND, "C is added", "adds_c", True, PTX["mma: D = A B + C"], 0),
+    Cause(Family.ACCUMULAND, "C is left out", "adds_c", False, PTX["mma: D = A B + C"], 1),
 )
 
 
@@ -348,10 +348,8 @@ class IntegerProduct(ProductOverK):
         """Return the scales (M, 1) and (1, N) as the plan reads them."""
         assert self.scales is not None
         parts: Any = sample or (slice(None), slice(None))
-        left, right = (
-            np.asarray(scales_read(plan, at, own, F32), np.float32)[part]
-            for at, (own, part) in enumerate(zip(self.scales, parts, strict=True))
-        )
+        read = (np.asarray(scales_read(plan, at, own, F32), np.float32) for at, own in enumerate(self.scales))
+        left, right = (scales[part] for scales, part in zip(read, parts, strict=True))
         return left, right.T
 
     def another(self, seed: int, *, wide: bool = False) -> "IntegerProduct":

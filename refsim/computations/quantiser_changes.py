@@ -234,10 +234,8 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
         for n in numbers
     ),
     *((f"rounded to {row}", Family.DOUBLE_ROUNDING, partial(_through, row)) for row in (BF16, F16)),
-    *(
-        (f"rounded {way}", family, partial(_written, way))
-        for way, family in (("toward-zero", Family.ROUNDING), ("up", Family.ROUNDING), ("ties-away", Family.TIES))
-    ),
+    *((f"rounded {way}", Family.ROUNDING, partial(_written, way)) for way in ("toward-zero", "up")),
+    ("rounded ties-away", Family.TIES, partial(_written, "ties-away")),
 )
 
 

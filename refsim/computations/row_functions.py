@@ -116,17 +116,16 @@ def taken_for(other: Format, x: Floats, format: Format) -> Floats:
     return decode(encode(x, format), other, np.float32)
 
 
+def _without_nan(number: np.float32, x: Floats, format: Format) -> Floats:
+    return np.where(np.isnan(x), number, x)
+
+
 AS_READ = Way("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
 X_READINGS = (
     AS_READ,
     Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed),
     *(
-        Way(
-            f"NaN in x counts as {name}",
-            Family.NAN,
-            PTX["max, .NaN"],
-            partial(lambda number, x, format: np.where(np.isnan(x), number, x), np.float32(number)),
-        )
+        Way(f"NaN in x counts as {name}", Family.NAN, PTX["max, .NaN"], partial(_without_nan, np.float32(number)))
         for name, number in (("0", 0), ("-infinity", -np.inf))
     ),
     *(

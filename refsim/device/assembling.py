@@ -141,16 +141,8 @@ def _flags(target: str, level: int) -> tuple[str, ...]:
 def _cubin(
     image: bytes, text: str, target: str, flags: tuple[str, ...], assembler: Assembler, registers: int | None = None
 ) -> Cubin:
-    return Cubin(
-        image,
-        hashlib.sha256(image).hexdigest(),
-        hashlib.sha256(text.encode()).hexdigest(),
-        target,
-        flags,
-        str(assembler),
-        assembler.origin,
-        registers,
-    )
+    of_image, of_text = (hashlib.sha256(each).hexdigest() for each in (image, text.encode()))
+    return Cubin(image, of_image, of_text, target, flags, str(assembler), assembler.origin, registers)
 
 
 def required_assembler(text: str) -> Assembler:
@@ -181,13 +173,8 @@ def _run(program: str, text: str, flags: tuple[str, ...]) -> tuple[bytes, str]:
     """Return the image and the log of one run of ptxas; file names are fixed because the image contains them."""
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
-        answer = subprocess.run(
-            [program, *flags, "--output-file=kernel.cubin", "kernel.ptx"],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [program, *flags, "--output-file=kernel.cubin", "kernel.ptx"]
+        answer = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             raise refused("compile-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
         return (Path(directory) / "kernel.cubin").read_bytes(), answer.stderr + answer.stdout

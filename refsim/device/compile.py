@@ -496,13 +496,8 @@ def run_nvcc(
             taken = "".join(f"auto* refsim_instance_{at} = &{name};\n" for at, name in enumerate(instances))
             whole.write_text(f'#include "{path}"\n{taken}', encoding="utf-8", newline="\n")
         command = [program, "-ptx", "-x", "cu", *flags, *(f"-I{folder}" for folder in folders)]
-        answer = subprocess.run(
-            [*command, "-o", str(Path(directory) / "kernel.ptx"), str(whole)],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command += ["-o", str(Path(directory) / "kernel.ptx"), str(whole)]
+        answer = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             log = _bare((answer.stderr or answer.stdout).replace(f"{path.parent}/", ""), folders)
             raise refused("compile-error", f"nvcc refused {unit.name}", log, flags)

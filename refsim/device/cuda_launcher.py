@@ -119,14 +119,9 @@ class DeviceArray:
             raise AttributeError(
                 f"{self.dtype} has no type in __cuda_array_interface__: DLPack has, or view it as integers"
             )
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.address if prod(self.shape) else 0, False),
-            "version": 3,
-            "strides": None,
-            "stream": None,
-        }
+        data = (self.address if prod(self.shape) else 0, False)
+        kept = {"shape": self.shape, "typestr": self.dtype.str, "data": data}
+        return {**kept, "version": 3, "strides": None, "stream": None}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return ON_CUDA, self.device

@@ -60,12 +60,8 @@ class KernelWaivers:
         shared = [each for each in given.waivers if not name or not each.is_of_ptx or each.file == name]
         commented = list(_commented(code))
         alone = [waiver for waiver, has_code in commented if not has_code]
-        return KernelWaivers(
-            tuple(dict.fromkeys((*given.off, *own.off))),
-            frozenset((*own.waivers, *alone)),
-            tuple(waiver for waiver, _ in commented),
-            frozenset(shared),
-        )
+        off, written = tuple(dict.fromkeys((*given.off, *own.off))), tuple(waiver for waiver, _ in commented)
+        return KernelWaivers(off, frozenset((*own.waivers, *alone)), written, frozenset(shared))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -474,15 +470,8 @@ class SimDevice(Card):
     def _launcher(
         self, program: ptx.Program, waivers: KernelWaivers, count_banks: bool = False, follow_open: bool = False
     ) -> SimLauncher:
-        return SimLauncher(
-            program,
-            self.schedules,
-            self.policy,
-            self.arithmetic,
-            count_banks=count_banks,
-            waivers=waivers,
-            following=OpenBits() if follow_open else None,
-        )
+        own, following = (self.schedules, self.policy, self.arithmetic), OpenBits() if follow_open else None
+        return SimLauncher(program, *own, count_banks=count_banks, waivers=waivers, following=following)
 
     def probing(self) -> "SimDevice":
         return replace(self, schedules=1)

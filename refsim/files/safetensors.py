@@ -38,15 +38,8 @@ NAMED = {
     "F32": F32,
 }
 WORDS = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4}
-BITS = {
-    **{name: row.bits for name, row in NAMED.items()},
-    **{name: 8 * size for name, size in WORDS.items()},
-    "BOOL": 8,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-    "C64": 64,
-}
+BITS = {name: row.bits for name, row in NAMED.items()} | {name: 8 * size for name, size in WORDS.items()}
+BITS |= {"BOOL": 8, "F64": 64, "I64": 64, "U64": 64, "C64": 64}
 PLAIN_TYPES = {"U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4"}
 PLAIN_TYPES |= {"U64": "<u8", "I64": "<i8", "F64": "<f8", "BOOL": "|b1", "C64": "<c8"}
 """Types of NumPy for the dtypes that hold no codes of a format."""
@@ -115,11 +108,8 @@ def _checked(reader: ByteReader) -> tuple[list[StoredTensor], dict[str, Format],
         end = tensor.end
     reader.require(end, "the tensor bytes")
     reader.require_end(end, "the last tensor")
-    noted = {
-        key.removeprefix(FORMAT_KEY): format_in_file(name, f"{reader.where}, {METADATA}")
-        for key, name in metadata.items()
-        if key.startswith(FORMAT_KEY)
-    }
+    named = {key.removeprefix(FORMAT_KEY): name for key, name in metadata.items() if key.startswith(FORMAT_KEY)}
+    noted = {key: format_in_file(name, f"{reader.where}, {METADATA}") for key, name in named.items()}
     return tensors, noted, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
 
 

@@ -62,10 +62,8 @@ def fragment_picture(
         if thread is not None
         else (named[key] * spread % BANKS)
     )
-    facts = tuple(
-        Fact(name, _flat(each), _SYMBOLS.get(name, "") if name in fragment.units else "", tip=name != "thread")
-        for name, each in named.items()
-    )
+    symbols = {name: _SYMBOLS.get(name, "") for name in fragment.units}
+    facts = tuple(Fact(name, _flat(each), symbols.get(name, ""), tip=name != "thread") for name, each in named.items())
     about = (
         Entry("shape", fragment.shape),
         Entry(
@@ -103,12 +101,8 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
     at = start + np.array(down)[:, None] * LINE_BYTES + np.array(across)[None, :] * size
     logical = swizzle(at)
     column = logical % LINE_BYTES // size
-    facts = (
-        Fact("column", _flat(column), "c"),
-        Fact("address", _flat(logical), "@"),
-        Fact("byte", _flat(at)),
-        Fact("bank", _flat(at // BANK_BYTES % BANKS)),
-    )
+    bank = Fact("bank", _flat(at // BANK_BYTES % BANKS))
+    facts = Fact("column", _flat(column), "c"), Fact("address", _flat(logical), "@"), Fact("byte", _flat(at)), bank
     about = (Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"), Entry("evidence", swizzle.evidence.what))
     axes = ("line", "chunk")
     return Picture(
@@ -147,12 +141,8 @@ def scale_picture(
     """Draw the place of each scale ("tensor"), or the scale in each byte ("hardware"); padding has an alert color."""
     shape = shape or layout.tile
     padded = layout.padded(shape)
-    about = (
-        Entry("shape", shape),
-        Entry("padded", padded),
-        Entry("size", layout.size_bytes(shape), unit="B"),
-        Entry("evidence", layout.evidence.what),
-    )
+    size, evidence = Entry("size", layout.size_bytes(shape), unit="B"), Entry("evidence", layout.evidence.what)
+    about = Entry("shape", shape), Entry("padded", padded), size, evidence
     if view == HARDWARE:
         width = max(CHUNK_BYTES // layout.element_bytes, 1)
         down, across = _chosen(rows, -(-padded[0] * padded[1] // width)), _chosen(cols, width)

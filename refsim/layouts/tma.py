@@ -361,14 +361,9 @@ def tensor_map(
     Raises RefsimError with the broken rule of cuTensorMapEncodeTiled.
     tensor_map("uint8", (64, 64), (32, 32)).box_bytes is 1024. Source: CUDA Driver API, cuTensorMapEncodeTiled.
     """
-    made = TensorMap(
-        _type_named(data_type),
-        *_extents(_type_named(data_type), dims, strides, address, box, element_strides),
-        interleave,
-        swizzle,
-        l2_promotion,
-        oob_fill,
-    )
+    type = _type_named(data_type)
+    extents = _extents(type, dims, strides, address, box, element_strides)
+    made = TensorMap(type, *extents, interleave, swizzle, l2_promotion, oob_fill)
     for check in (_check_words, _check_ranks, _check_sizes, _check_alignment, _check_box, _check_modes):
         check(made)
     return made

@@ -153,13 +153,5 @@ def _cut_off(magnitude: Integers, places: int) -> Integers:
     return np.where(magnitude > 0, (bits >> 29) - (1023 - 127 + places << 23), 0)
 
 
-FUNCTIONS: dict[str, Callable[[Words], Words]] = {
-    "rcp": rcp,
-    "rsqrt": rsqrt,
-    "sqrt": sqrt,
-    "ex2": ex2,
-    "lg2": lg2,
-    "sin": sin,
-    "cos": cos,
-    "tanh": tanh,
-}
+_ALL: tuple[Callable[[Words], Words], ...] = (rcp, rsqrt, sqrt, ex2, lg2, sin, cos, tanh)
+FUNCTIONS = {each.__name__: each for each in _ALL}

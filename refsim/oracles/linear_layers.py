@@ -85,14 +85,9 @@ class Reduction:
 
 ONE_CHAIN = Reduction("one_chain", 1, STEP, PTX["mma.m16n8k16, chained through its accumulator"])
 _WARPS = MIRAGE["linear_kernel, reduction over NUM_WARPS_K: each warp a part of every tile of 128"]
-REDUCTIONS = {
-    row.name: row
-    for row in (
-        ONE_CHAIN,
-        Reduction("mirage_2_warps", 2, 64, _WARPS, True, "bf16", "from-zero"),
-        Reduction("mirage_4_warps", 4, 32, _WARPS, True, "bf16", "from-zero"),
-    )
-}
+_TWO_WARPS = Reduction("mirage_2_warps", 2, 64, _WARPS, True, "bf16", "from-zero")
+_FOUR_WARPS = Reduction("mirage_4_warps", 4, 32, _WARPS, True, "bf16", "from-zero")
+REDUCTIONS = {row.name: row for row in (ONE_CHAIN, _TWO_WARPS, _FOUR_WARPS)}
 
 
 def linear(

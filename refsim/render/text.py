@@ -168,18 +168,10 @@ def _total(table: Table, shown: list[int], widths: dict[int, int]) -> int:
 def _lines(table: Table, spelled: list[tuple[int, str, int]], style: Style, heading: bool) -> list[str]:
     """Return one row as the lines of its highest cell."""
     wrapped = [_wrapped(word, width, "") for _, word, width in spelled]
-    return [
-        _line(
-            table,
-            [
-                (place, cell[at] if at < len(cell) else "", width)
-                for (place, _, width), cell in zip(spelled, wrapped, strict=True)
-            ],
-            style,
-            heading,
-        )
-        for at in range(max(map(len, wrapped)))
-    ]
+    wide = [(place, width, cell) for (place, _, width), cell in zip(spelled, wrapped, strict=True)]
+    lines = range(max(map(len, wrapped)))
+    rows = ([(place, cell[at] if at < len(cell) else "", width) for place, width, cell in wide] for at in lines)
+    return [_line(table, row, style, heading) for row in rows]
 
 
 def _line(table: Table, spelled: list[tuple[int, str, int]], style: Style, heading: bool) -> str:
@@ -204,11 +196,8 @@ def _records(table: Table, citations: bool, width: int, style: Style) -> list[st
 
 def _sentences(table: Table, width: int | None, style: Style) -> list[str]:
     """Return each row as a sentence, aligned if all fit, else folded."""
-    shown = [
-        place
-        for place, column in enumerate(table.columns)
-        if column.text and not column.citation and any(row[place] is not None for row in table.rows)
-    ]
+    shown = [place for place, column in enumerate(table.columns) if column.text and not column.citation]
+    shown = [place for place in shown if any(row[place] is not None for row in table.rows)]
     sentences = [_said_once([_phrase(table.columns[place], row[place]) for place in shown]) for row in table.rows]
     spelled = dict(zip(shown, zip(*sentences, strict=True), strict=True))
     widths = {place: max(map(len, spelled[place]), default=0) for place in shown}

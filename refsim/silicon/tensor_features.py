@@ -264,12 +264,8 @@ def _vectors(shape: ProductSpec, length: int) -> list[tuple[Codes, Codes]]:
 
 def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
     """Return every vector rotated by 0, 1, .. places, forward and reversed."""
-    found = [
-        (np.roll(a, turn)[order], np.roll(b, turn)[order])
-        for a, b in vectors
-        for turn in range(len(a))
-        for order in (slice(None), slice(None, None, -1))
-    ]
+    turned = [(np.roll(a, turn), np.roll(b, turn)) for a, b in vectors for turn in range(len(a))]
+    found = [(a[::step], b[::step]) for a, b in turned for step in (1, -1)]
     return np.array([a for a, _ in found]), np.array([b for _, b in found])
 
 

@@ -387,11 +387,8 @@ def _suspected(
     right = want.get(name)
     if not mismatch or isinstance(right, Bounded) or right is None:
         return mismatch
-    candidates = {
-        mistake: outputs[name]
-        for mistake, outputs in mistaken.items()
-        if name in outputs and outputs[name].dtype.itemsize == right.dtype.itemsize
-    }
+    outputs = {mistake: each[name] for mistake, each in mistaken.items() if name in each}
+    candidates = {mistake: each for mistake, each in outputs.items() if each.dtype.itemsize == right.dtype.itemsize}
     return replace(mismatch, suspects=explained(got[name], right, candidates))
 
 

@@ -53,14 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from refsim.testing.campaign import SEARCH_BUDGETS
 
         for row in SEARCH_BUDGETS.values():
-            settings.register_profile(
-                f"refsim-{row.name}",
-                max_examples=row.cases,
-                derandomize=not row.new_seed,
-                deadline=None,
-                database=None,
-                print_blob=True,
-            )
+            drawn: dict[str, Any] = {"max_examples": row.cases, "derandomize": not row.new_seed}
+            settings.register_profile(f"refsim-{row.name}", **drawn, deadline=None, database=None, print_blob=True)
         settings.load_profile(f"refsim-{chosen}")
 
 

@@ -314,11 +314,8 @@ def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> 
 def to_json(recipe: Any) -> Any:
     """Return a recipe as dictionaries, lists and numbers, without fields at their default."""
     if is_dataclass(recipe) and not isinstance(recipe, type):
-        return {
-            f.name: to_json(getattr(recipe, f.name))
-            for f in fields(recipe)
-            if f.default is MISSING or not _is_default(getattr(recipe, f.name), f.default)
-        }
+        held = [(f, getattr(recipe, f.name)) for f in fields(recipe)]
+        return {f.name: to_json(each) for f, each in held if f.default is MISSING or not _is_default(each, f.default)}
     if isinstance(recipe, (tuple, list)):
         return [to_json(part) for part in recipe]
     if recipe is None or isinstance(recipe, (bool, int, float, str)):

@@ -170,12 +170,8 @@ def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
 def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
     """Yield profiles of a step; a zero has Hopper's exponent, below every product of ordinary numbers. Where too few
     binades are left to see truncation, the step is exact, or has the parameters of a known chip."""
-    like = replace(
-        profile_of("sm_90a", "wgmma", "e4m3", "e4m3", "f32"),
-        a_formats=(subject.a_format,),
-        b_formats=(subject.b_format,),
-        length=found.length or 1,
-    )
+    like = profile_of("sm_90a", "wgmma", "e4m3", "e4m3", "f32")
+    like = replace(like, a_formats=(subject.a_format,), b_formats=(subject.b_format,), length=found.length or 1)
     if found.fraction is None:
         yield replace(like, method=EXACT, rounding=RNE_F32)
         cut = [

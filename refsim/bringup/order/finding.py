@@ -403,11 +403,8 @@ class _Run:
     def _repeats(self, m: int) -> bool:
         """Return whether each test case gives its results again, twice in turn, which shows alternation of two
         orders."""
-        return all(
-            np.array_equal(got, self._product(each.rows(m), each.b))
-            for each, got in zip(self.problems, self.results[m], strict=True)
-            for _ in range(2)
-        )
+        twice = (pair for pair in zip(self.problems, self.results[m], strict=True) for _ in range(2))
+        return all(np.array_equal(got, self._product(each.rows(m), each.b)) for each, got in twice)
 
     def _is_settled(self, m: int) -> bool:
         """Return whether a random order of threads gives equal results; sums by atomics depend on that order."""

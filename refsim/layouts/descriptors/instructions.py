@@ -119,18 +119,10 @@ def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:
     ]
     sizes = ((0, 64), (1, 96)) if four_bit else ((0, 32), (1, 64))
     fields.append(Field("k", 31, 1, "K of the dense instruction", names=sizes, default=sizes[0][1]))
-    rules = (
-        _major_of_narrow_types,
-        *((_long_fp4_is_dense, _odd_scale_ids_of_long_k) if four_bit else (_long_fp8_is_dense,)),
-    )
-    return Descriptor(
-        f"tcgen05-instr.{kind}",
-        32,
-        tuple(fields),
-        PTX["tcgen05, instruction descriptor"],
-        f"tcgen05.mma kind::{kind}.block_scale",
-        rules=rules,
-    )
+    of_width = (_long_fp4_is_dense, _odd_scale_ids_of_long_k) if four_bit else (_long_fp8_is_dense,)
+    source, instruction = PTX["tcgen05, instruction descriptor"], f"tcgen05.mma kind::{kind}.block_scale"
+    rules = (_major_of_narrow_types, *of_width)
+    return Descriptor(f"tcgen05-instr.{kind}", 32, tuple(fields), source, instruction, rules=rules)
 
 
 INSTRUCTION_DESCRIPTORS = (

@@ -415,10 +415,8 @@ def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Co
 
 def _integer(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
     """Return the exact sum: a product is below 2^16, so 2^37 of them fit float64; the sum wraps to 32 bits."""
-    a, b = (
-        codes.view(format.array_dtype or codes.dtype).astype(np.float64)
-        for codes, format in ((operands.a, operands.a_format), (operands.b, operands.b_format))
-    )
+    sides = (operands.a, operands.a_format), (operands.b, operands.b_format)
+    a, b = (codes.view(format.array_dtype or codes.dtype).astype(np.float64) for codes, format in sides)
     return (c + (a @ b.swapaxes(-1, -2)).astype(np.int64)).astype(np.int32)
 
 

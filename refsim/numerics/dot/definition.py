@@ -275,12 +275,9 @@ def _special(terms: Sequence[Term], rounding: Rounding) -> FusedStep | None:
 
 def _aligned(terms: Sequence[Term], exponent: int, fraction: int) -> tuple[int, ...]:
     """Return every term as an integer of units 2^(exponent - fraction), cut toward zero."""
-    return tuple(
-        0
-        if term.exponent is None
-        else shifted(term.significand, term.exponent - term.fraction_bits - exponent + fraction)
-        for term in terms
-    )
+    exponents = (None if each.exponent is None else each.exponent - each.fraction_bits for each in terms)
+    pairs = zip(terms, exponents, strict=True)
+    return tuple(0 if e is None else shifted(term.significand, e - exponent + fraction) for term, e in pairs)
 
 
 def _truncated(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:

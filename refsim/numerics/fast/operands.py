@@ -144,11 +144,8 @@ def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> T
     if factors.special is not None:
         marks = np.repeat(factors.special, block, axis=0)
         special = marks if special is None else np.where(marks == NAN_TERM, marks, special)
-    return Terms(
-        np.ldexp(found.values.astype(np.float64), exponents),
-        np.where(found.exponents == ZERO, np.int16(ZERO), found.exponents + exponents),
-        special,
-    )
+    values = np.ldexp(found.values.astype(np.float64), exponents)
+    return Terms(values, np.where(found.exponents == ZERO, np.int16(ZERO), found.exponents + exponents), special)
 
 
 def narrow(a: FastOperand, b: FastOperand) -> bool:

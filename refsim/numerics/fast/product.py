@@ -9,6 +9,7 @@ FP4 with scales: each group of 16 products is one term. A group's sum times its 
 smallest product, so a float64 matrix product is exact.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -75,11 +76,8 @@ class Plan:
     def blocks(self, shape: tuple[int, ...], length: int) -> list[tuple[slice, slice]]:
         """Return the batches and columns that are computed together, for (batch, M, N) and K; each decodes B once."""
         batches, columns = self._extent(shape, length)
-        return [
-            (slice(start, start + batches), slice(first, first + columns))
-            for start in range(0, shape[0], batches)
-            for first in range(0, shape[2], columns)
-        ]
+        places = itertools.product(range(0, shape[0], batches), range(0, shape[2], columns))
+        return [(slice(start, start + batches), slice(first, first + columns)) for start, first in places]
 
     def _extent(self, shape: tuple[int, ...], length: int) -> tuple[int, int]:
         """Return how many batches and columns a block has; the compiled loops take one batch at a time."""

@@ -81,15 +81,8 @@ def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), inclu
     entry = name or getattr(kernel, "name", "")
     asked = tuple(getattr(kernel, "name_expressions", None) or ((entry,) if entry else ()))
     defaults = () if backend == "nvcc" else (_DEFAULT_DEVICE,)
-    return CupyKernel(
-        source,
-        entry,
-        (*defaults, *kept),
-        tuple(Path(folder) for folder in include),
-        backend,
-        asked,
-        bool(getattr(kernel, "enable_cooperative_groups", False)),
-    )
+    folders, is_cooperative = tuple(map(Path, include)), bool(getattr(kernel, "enable_cooperative_groups", False))
+    return CupyKernel(source, entry, (*defaults, *kept), folders, backend, asked, is_cooperative)
 
 
 def _value(argument: Any) -> Any:
