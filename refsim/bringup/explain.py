@@ -249,15 +249,9 @@ def reproduces(row: Profile, instruction: TensorCoreInstruction, seen: Sequence[
 
 def known_rows(row: Profile | None, instruction: TensorCoreInstruction) -> list[Profile]:
     """Return the profiles of other chips and units that multiply these formats."""
-    return [
-        other
-        for other in PROFILES
-        if other.d_format == instruction.d_format
-        and not other.scales
-        and other is not row
-        and instruction.a_format in other.a_formats
-        and instruction.b_format in other.b_formats
-    ]
+    a, b, d = instruction.a_format, instruction.b_format, instruction.d_format
+    others = (other for other in PROFILES if other is not row and not other.scales and other.d_format == d)
+    return [other for other in others if a in other.a_formats and b in other.b_formats]
 
 
 def explain(

@@ -63,15 +63,9 @@ def page(report: Report) -> str:
     """Return the whole page."""
     title = escape(report.title)
     banner = '<p class="banner">Simulated: no GPU took part in these results.</p>\n' if report.simulated else ""
-    sections = [
-        _missing(report),
-        f"<h1>{title}</h1>\n{banner}<p>{escape(report.verdict)}.</p>",
-        _facts(report),
-        _matrix(report),
-        _differences(report),
-        _changes(report),
-        *(_suite(report, name) for name in _found_first(report)),
-    ]
+    sections = [_missing(report), f"<h1>{title}</h1>\n{banner}<p>{escape(report.verdict)}.</p>"]
+    sections += [of(report) for of in (_facts, _matrix, _differences, _changes)]
+    sections += [_suite(report, name) for name in _found_first(report)]
     body, style = "\n".join(filter(None, sections)), " ".join(STYLE.split())
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

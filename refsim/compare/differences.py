@@ -167,14 +167,10 @@ def bits(
         index = tuple(int(i) for i in np.unravel_index(flat[position], got.shape))
         pair = (got_codes[flat[position]], want_codes[flat[position]])
         sign = 1 if line.order(pair[0]) >= line.order(pair[1]) else -1
+        has, right = int(pair[0]), int(pair[1])
+        distance = None if unordered[position] else sign * int(steps[position])
         return Element(
-            index,
-            int(pair[0]),
-            int(pair[1]),
-            line.value(int(pair[0])),
-            line.value(int(pair[1])),
-            None if unordered[position] else sign * int(steps[position]),
-            attribution(index, layout, owner),
+            index, has, right, line.value(has), line.value(right), distance, attribution(index, layout, owner)
         )
 
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)

@@ -134,14 +134,10 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
         found.append(Way(says, Family.SATURATION, cvt, partial(_beyond_largest, from_itself)))
     found.append(Way("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped))
     if format.mantissa_bits:
-        for says, flush in (
-            (f"subnormals of {format} are zeros", lambda x, rule: subnormals_flushed(encode_rule(x, rule), rule.to)),
-            (
-                f"quotients below the least normal {format} are zeros",
-                lambda x, rule: encode_rule(flushed(x, rule.to), rule),
-            ),
-        ):
-            found.append(Way(says, Family.FLUSHED, PTX["ftz"], flush))
+        says, ftz = f"subnormals of {format} are zeros", PTX["ftz"]
+        found.append(Way(says, Family.FLUSHED, ftz, lambda x, rule: subnormals_flushed(encode_rule(x, rule), rule.to)))
+        says = f"quotients below the least normal {format} are zeros"
+        found.append(Way(says, Family.FLUSHED, ftz, lambda x, rule: encode_rule(flushed(x, rule.to), rule)))
     for other in FORMATS:
         if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
             continue

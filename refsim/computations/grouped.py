@@ -94,15 +94,8 @@ class GroupedProduct(Computation):
 
     summed_over = "columns of K"
     work_of_plan, work_of_addend = 5e-3, 2e-9
-    aspects = tuple(
-        Aspect(aspect, partial(_owner_causes, aspect, name), OWN)
-        for aspect, name in (
-            ("a_of", "A"),
-            ("a_scales_of", "the scales of A"),
-            ("b_of", "B"),
-            ("b_scales_of", "the scales of B"),
-        )
-    )
+    owned = ("a_of", "A"), ("a_scales_of", "the scales of A"), ("b_of", "B"), ("b_scales_of", "the scales of B")
+    aspects = tuple(Aspect(aspect, partial(_owner_causes, aspect, name), OWN) for aspect, name in owned)
 
     @property
     def title(self) -> str:

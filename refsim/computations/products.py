@@ -32,15 +32,8 @@ from refsim.numerics import ieee
 from refsim.sources import PTX
 
 Matrix = NDArray[Any]
-ACCUMULANDS = worded(
-    Family.ACCUMULAND,
-    PTX["mma: D = A B + C"],
-    "the chain begins with C",
-    "C is added to the sum",
-    "C is added to the output, rounded again",
-    "C is left out",
-    usual_rank=1,
-)
+_OF_C = "the chain begins with C", "C is added to the sum", "C is added to the output, rounded again", "C is left out"
+ACCUMULANDS = worded(Family.ACCUMULAND, PTX["mma: D = A B + C"], *_OF_C, usual_rank=1)
 FIRST, LAST, ROUNDED_AGAIN, NOWHERE = ACCUMULANDS
 LARGEST = 1 << 12  # the most elements of a sample whose sums are remembered
 READ_ASPECTS = (

@@ -229,17 +229,9 @@ class CompiledPtx(Card):
         folders = {"include": " ".join(self.include)} if self.include else {}
         brought = {"compiler_from": self.compiler_from} if self.compiler_from else {}
         made_for = {"ptx_target": self.made_for} if self.made_for else {}
-        return {
-            "kernel_file": label,
-            "source_sha256": self.source_sha256,
-            "ptx_sha256": self.sha256,
-            "ptx_flags": " ".join(self.flags),
-            **folders,
-            "compiler": self.compiler,
-            **brought,
-            "ptx_origin": self.origin,
-            **made_for,
-        }
+        found = {"kernel_file": label, "source_sha256": self.source_sha256, "ptx_sha256": self.sha256}
+        found |= {"ptx_flags": " ".join(self.flags), **folders, "compiler": self.compiler, **brought}
+        return {**found, "ptx_origin": self.origin, **made_for}
 
 
 def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] = ()) -> CompiledPtx:

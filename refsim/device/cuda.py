@@ -49,14 +49,9 @@ class CudaDevice(Card):
     def describe(self) -> dict[str, str]:
         """Return device, driver, library and compute capability; after a launcher also hashes, flags and tools."""
         major, minor = self.facts.capability
-        return {
-            "device": self.facts.name,
-            "driver": f"CUDA {self.facts.driver // 1000}.{self.facts.driver % 1000 // 10}",
-            "backend": self.driver.library,
-            "compute_capability": f"{major}.{minor}",
-            "target": self.target,
-            **self.built,
-        }
+        driver = f"CUDA {self.facts.driver // 1000}.{self.facts.driver % 1000 // 10}"
+        found = {"device": self.facts.name, "driver": driver, "backend": self.driver.library}
+        return {**found, "compute_capability": f"{major}.{minor}", "target": self.target, **self.built}
 
     @property
     def is_simulated(self) -> bool:

@@ -176,13 +176,9 @@ class DirectDriver:
     def facts(self) -> GpuFacts:
         """Return the facts that the GPU reports."""
         name = self._call("cuDeviceGetName", NAME_BYTES, self._device).split(b"\0")[0].decode()
-        return GpuFacts(
-            name,
-            (self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR)),
-            self._attribute(_MULTIPROCESSORS),
-            int(self._call("cuDeviceTotalMem", self._device)),
-            int(self._call("cuDriverGetVersion")),
-        )
+        capability = self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR)
+        size, version = int(self._call("cuDeviceTotalMem", self._device)), int(self._call("cuDriverGetVersion"))
+        return GpuFacts(name, capability, self._attribute(_MULTIPROCESSORS), size, version)
 
     def _attribute(self, number: int) -> int:
         named = self.launching.calls.CUdevice_attribute(number)
@@ -438,13 +434,8 @@ class PyCudaDriver:
     def facts(self) -> GpuFacts:
         """Return the facts that the GPU reports."""
         device, attributes = self._device, self._pycuda.device_attribute
-        return GpuFacts(
-            device.name(),
-            device.compute_capability(),
-            device.get_attribute(attributes.MULTIPROCESSOR_COUNT),
-            device.total_memory(),
-            self._pycuda.get_driver_version(),
-        )
+        count, version = device.get_attribute(attributes.MULTIPROCESSOR_COUNT), self._pycuda.get_driver_version()
+        return GpuFacts(device.name(), device.compute_capability(), count, device.total_memory(), version)
 
     def enter(self) -> None:
         """Make the primary context current; the first call retains it."""

@@ -246,19 +246,9 @@ class SimLauncher(Card):
         small = getattr(self.following, "watches", False) or self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
         self._begin(entry, cooperative, programmatic, warp_synchronous)
         before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
-        prepared = partial(
-            self.program.prepared,
-            entry,
-            grid,
-            block,
-            scalars,
-            shared_bytes=shared_bytes,
-            memory=self.memory,
-            arithmetic=self.arithmetic,
-            cluster=cluster,
-            cooperative=cooperative,
-            programmatic=programmatic,
-        )
+        how: dict[str, Any] = {"cluster": cluster, "cooperative": cooperative, "programmatic": programmatic}
+        how |= {"shared_bytes": shared_bytes, "memory": self.memory, "arithmetic": self.arithmetic}
+        prepared = partial(self.program.prepared, entry, grid, block, scalars, **how)
 
         def executed(order: SeededPolicy, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
             if order != orders[0] or following is not None:

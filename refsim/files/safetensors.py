@@ -24,19 +24,8 @@ LIST_LIMIT_CHARACTERS = 4096
 FORMAT_KEY = "refsim.format."
 METADATA = "__metadata__"
 RULE = str(SAFETENSORS["format"])
-NAMED = {
-    "F4": E2M1,
-    "F6_E2M3": E2M3,
-    "F6_E3M2": E3M2,
-    "F8_E4M3": E4M3,
-    "F8_E5M2": E5M2,
-    "F8_E8M0": E8M0,
-    "F8_E4M3FNUZ": E4M3FNUZ,
-    "F8_E5M2FNUZ": E5M2FNUZ,
-    "BF16": BF16,
-    "F16": F16,
-    "F32": F32,
-}
+NAMED = {"F4": E2M1, "F6_E2M3": E2M3, "F6_E3M2": E3M2, "F8_E4M3": E4M3, "F8_E5M2": E5M2, "F8_E8M0": E8M0}
+NAMED |= {"F8_E4M3FNUZ": E4M3FNUZ, "F8_E5M2FNUZ": E5M2FNUZ, "BF16": BF16, "F16": F16, "F32": F32}
 WORDS = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4}
 BITS = {name: row.bits for name, row in NAMED.items()} | {name: 8 * size for name, size in WORDS.items()}
 BITS |= {"BOOL": 8, "F64": 64, "I64": 64, "U64": 64, "C64": 64}

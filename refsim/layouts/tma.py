@@ -399,16 +399,11 @@ def im2col_map(
     row = _type_named(data_type)
     box = (whole_number("channels", channels), whole_number("pixels", pixels))
     corners = (whole_numbers("corner", corner, least=-(1 << 31)) for corner in (lower, upper))
-    made = TensorMap(
-        row,
-        *_extents(row, dims, strides, address, box, element_strides),
-        interleave,
-        swizzle,
-        l2_promotion,
-        oob_fill,
-        PixelBox(*corners),
+    extents, source = (
+        _extents(row, dims, strides, address, box, element_strides),
         CUDA_DRIVER["cuTensorMapEncodeIm2col"],
     )
+    made = TensorMap(row, *extents, interleave, swizzle, l2_promotion, oob_fill, PixelBox(*corners), source)
     for check in (_check_words, _check_pixels, _check_sizes, _check_alignment, _check_box, _check_modes):
         check(made)
     return made

@@ -13,6 +13,7 @@ from refsim.mufu import coefficients as tables
 from refsim.mufu.interpolation import Integers
 
 Words = NDArray[np.uint32]
+Case = tuple[NDArray[np.bool_], Integers | int]
 
 _INFINITY, _NAN, _MINUS, _ONE = 0x7F800000, 0x7FFFFFFF, 0x80000000, 0x3F800000
 _FRACTION = (1 << 23) - 1
@@ -24,12 +25,21 @@ def _fields(words: Words, bits: int = 23) -> tuple[Integers, Integers, Integers]
     return wide & _MINUS, (wide & ~_MINUS) >> bits, wide & (1 << bits) - 1
 
 
-def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]) -> Words:
+def chosen(otherwise: Integers, *cases: Case) -> Words:
     """Return the value of the first case that holds, else `otherwise`."""
     found = otherwise
     for condition, value in reversed(cases):
         found = np.where(condition, value, found)
     return found.astype(np.uint32)
+
+
+def _of_positive(
+    fields: tuple[Integers, ...], otherwise: Integers, zero: Integers | int, infinity: int, *cases: Case, top: int = 255
+) -> Words:
+    """Return a function of numbers above zero, with its results of zero and infinity; it is NaN below zero."""
+    sign, field, fraction = fields
+    ends = ((field == top) & (fraction > 0), _NAN), (field == 0, zero), (sign > 0, _NAN), (field == top, infinity)
+    return chosen(otherwise, *ends, *cases)
 
 
 def rcp(words: Words, bits: int = 23) -> Words:
@@ -51,14 +61,8 @@ def rsqrt(words: Words, bits: int = 23) -> Words:
     bias = top >> 1
     exponent, odd = (field - bias) >> 1, (field - bias) & 1
     found = (bias - 2 - exponent << bits) + (tables.RSQRT(fraction << 23 - bits | odd << 23) >> 40 - bits)
-    return chosen(
-        found,
-        ((field == top) & (fraction > 0), _NAN),
-        (field == 0, sign | top << bits),
-        (sign > 0, _NAN),
-        (field == top, 0),
-        ((fraction == 0) & (odd == 0), bias - exponent << bits),
-    )
+    exact = (fraction == 0) & (odd == 0), bias - exponent << bits
+    return _of_positive((sign, field, fraction), found, sign | top << bits, 0, exact, top=top)
 
 
 def sqrt(words: Words) -> Words:
@@ -66,9 +70,7 @@ def sqrt(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (126 + exponent << 23) + (tables.SQRT(fraction | odd << 23) >> 17)
-    return chosen(
-        found, ((field == 255) & (fraction > 0), _NAN), (field == 0, sign), (sign > 0, _NAN), (field == 255, _INFINITY)
-    )
+    return _of_positive((sign, field, fraction), found, sign, _INFINITY)
 
 
 def ex2(words: Words) -> Words:
@@ -85,14 +87,8 @@ def lg2(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     total = (field - 127 << 36) + (tables.LG2(fraction) >> 2)
     found = np.where(total < 0, _MINUS | _cut_off(~total, 36), _cut_off(total, 36))
-    return chosen(
-        found,
-        ((field == 255) & (fraction > 0), _NAN),
-        (field == 0, _MINUS | _INFINITY),
-        (sign > 0, _NAN),
-        (field == 255, _INFINITY),
-        ((field == 127) & (fraction == 0), 0),
-    )
+    exact = (field == 127) & (fraction == 0), 0
+    return _of_positive((sign, field, fraction), found, _MINUS | _INFINITY, _INFINITY, exact)
 
 
 def quarters(turns: Words) -> tuple[Integers, Integers]:

@@ -120,15 +120,9 @@ def fitted(arguments: Arguments, row: Profile, k: int) -> Call:
     z = _accumulator(arguments.c, row)
     batch = _batch(x, y, z, (a_scale, b_scale))
     shape = (*batch, x.shape[-2], y.shape[-2])
-    operands = Operands(
-        _flat(x, batch),
-        _flat(y, batch),
-        arguments.a_format,
-        arguments.b_format,
-        None if a_scale is None else _flat(a_scale, batch),
-        None if b_scale is None else _flat(b_scale, batch),
-        scale_format,
-    )
+    scales = [None if scale is None else _flat(scale, batch) for scale in (a_scale, b_scale)]
+    sides = _flat(x, batch), _flat(y, batch), arguments.a_format, arguments.b_format
+    operands = Operands(*sides, scales[0], scales[1], scale_format)
     codes = np.zeros(shape, _code_dtype(row)) if z is None else _broadcast(z, shape)
     return Call(row=row, k=k, operands=operands, c=_flat(codes, batch), shape=shape)
 

@@ -287,10 +287,6 @@ def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFo
         return
     others = sorted({each.width for each in BLOCK_FORMATS if scales == (*codes[:-1], codes[-1] // each.width)})
     names = ", ".join(each.name for each in BLOCK_FORMATS if each.width in others)
-    raise RefsimError(
-        "bad-shape",
-        f"scales have shape {scales}, codes of shape {codes} need {wanted}",
-        where=str(row),
-        rule=f"one {row.scale} for {down} x {across} {row.element}",
-        help=f"a scale for {others[0]} along K is {names}" if others else "",
-    )
+    what, rule = f"scales have shape {scales}, codes of shape {codes} need {wanted}", f"{down} x {across} {row.element}"
+    help = f"a scale for {others[0]} along K is {names}" if others else ""
+    raise RefsimError("bad-shape", what, where=str(row), rule=f"one {row.scale} for {rule}", help=help)

@@ -33,14 +33,9 @@ def write_case(folder: Path, kernel: Kernel, problem: Any, device: Mapping[str, 
     """
     recipe = to_json(problem)
     digest = hashlib.sha256(json.dumps([kernel.name, recipe], sort_keys=True).encode()).hexdigest()[:10]
-    record = {
-        "refsim_case": CASE_VERSION,
-        "kernels": "" if kernel.declared_in is None else os.path.relpath(kernel.declared_in, folder),
-        "kernel": kernel.name,
-        "problem": recipe,
-        "device": dict(device),
-        "finding": finding,
-    }
+    declared = "" if kernel.declared_in is None else os.path.relpath(kernel.declared_in, folder)
+    record = {"refsim_case": CASE_VERSION, "kernels": declared, "kernel": kernel.name}
+    record |= {"problem": recipe, "device": dict(device), "finding": finding}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kernel.name[:80]}-{digest}.json"
     handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{path.stem}-", suffix=".json")

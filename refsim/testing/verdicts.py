@@ -18,16 +18,8 @@ GRAVITY = (PASS, ASSUMED, INEXACT, UNSUPPORTED, TIMEOUT, FAIL, ERROR)
 HELD_TO = "held to  "
 """The prefix of lines that report the checks in addition to the oracle."""
 
-KIND_OF = {
-    PASS: None,
-    FAIL: Kind.FAULT,
-    INEXACT: Kind.INCONCLUSIVE,
-    ASSUMED: Kind.INCONCLUSIVE,
-    UNSUPPORTED: Kind.INCONCLUSIVE,
-    TIMEOUT: Kind.INCONCLUSIVE,
-    NOT_RUN: Kind.MISSING,
-    ERROR: Kind.USAGE,
-}
+KIND_OF = {PASS: None, FAIL: Kind.FAULT, **dict.fromkeys((INEXACT, ASSUMED, UNSUPPORTED, TIMEOUT), Kind.INCONCLUSIVE)}
+KIND_OF |= {NOT_RUN: Kind.MISSING, ERROR: Kind.USAGE}
 """The kind of failure of each status; None for no failure."""
 
 MEANING = {

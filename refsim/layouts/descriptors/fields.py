@@ -55,13 +55,12 @@ class Field:
             raise RefsimError("bad-descriptor", f"{self.name} is a number, not {value!r}", where=self._at(where))
         limit = (1 << self.width) - 1
         if value % self.unit:
-            raise RefsimError(
-                "bad-descriptor",
+            what, rule = (
                 f"{self.name} {value} is not a multiple of {self.unit}",
-                where=self._at(where),
-                rule=f"{self.bits} hold {self.name} / {self.unit}",
-                help=f"{value - value % self.unit} or {value - value % self.unit + self.unit}",
+                f"{self.bits} hold {self.name} / {self.unit}",
             )
+            below = value - value % self.unit
+            raise RefsimError("bad-descriptor", what, self._at(where), rule, f"{below} or {below + self.unit}")
         if not 0 <= value // self.unit <= limit or (self.allowed is not None and value not in self.allowed):
             legal = self.allowed or range(0, limit * self.unit + 1, self.unit)
             what = f"{self.name} {value} is outside {legal.start}..{legal[-1]}, steps of {legal.step}"

@@ -97,14 +97,9 @@ def _dense(kind: str, types: Codes, results: Codes) -> Descriptor:
         Field("max_shift", 30, 2, "rows that B may be shifted by (.ws)", names=_SHIFTS),
     ]
     rules = (_selector_only_when_sparse, _shift_only_with_ws, _major_of_narrow_types)
-    return Descriptor(
-        f"tcgen05-instr.{kind}" if kind else "tcgen05-instr",
-        32,
-        tuple(fields),
-        PTX["tcgen05, instruction descriptor"],
-        f"tcgen05.mma kind::{kind}" if kind else "tcgen05.mma of a dense kind that is not known: formats stay codes",
-        rules=rules,
-    )
+    name, source = f"tcgen05-instr.{kind}" if kind else "tcgen05-instr", PTX["tcgen05, instruction descriptor"]
+    of = f"kind::{kind}" if kind else "of a dense kind that is not known: formats stay codes"
+    return Descriptor(name, 32, tuple(fields), source, f"tcgen05.mma {of}", rules=rules)
 
 
 def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:

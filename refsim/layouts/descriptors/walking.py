@@ -208,17 +208,9 @@ def walk(
     pattern = swizzle(str(fields["swizzle"]))
     _check_major(shape, pattern, major, fields)
     chunks = _chunks(fields, pattern, shape, major)
-    return Walk(
-        descriptor,
-        word,
-        shape,
-        major,
-        _element_bits(chunks, shape, major),
-        _core_matrices(chunks),
-        window or (0, SHARED_BYTES),
-        _problems(fields, pattern, shape, major),
-        shape.unit != "wgmma" and crosses_atoms(fields),
-    )
+    bits, matrices, window = _element_bits(chunks, shape, major), _core_matrices(chunks), window or (0, SHARED_BYTES)
+    problems, crosses = _problems(fields, pattern, shape, major), shape.unit != "wgmma" and crosses_atoms(fields)
+    return Walk(descriptor, word, shape, major, bits, matrices, window, problems, crosses)
 
 
 def crosses_atoms(fields: Fields) -> bool:
@@ -263,15 +255,10 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
         what = f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}"
         raise RefsimError("bad-dtype", what, where=name, help=f"known: {', '.join(elements or _TCGEN05_KINDS)}")
     step = 8 * ctas
-    return _Legal(
-        (32, 64, 128) if ctas == 1 else (128, 256),
-        tuple(range(step, 257, step)),
-        f"{step} to 256 in steps of {step}",
-        K_BYTES * 8 // container * (1 + is_sparse),
-        elements.get(element, container),
-        container,
-        0 if is_sparse else _LONG_K.get(kind, 0),
-    )
+    rows, columns = (32, 64, 128) if ctas == 1 else (128, 256), tuple(range(step, 257, step))
+    k, long_k = K_BYTES * 8 // container * (1 + is_sparse), 0 if is_sparse else _LONG_K.get(kind, 0)
+    spoken, bits = f"{step} to 256 in steps of {step}", elements.get(element, container)
+    return _Legal(rows, columns, spoken, k, bits, container, long_k)
 
 
 def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -> None:
