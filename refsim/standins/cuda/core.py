@@ -142,9 +142,17 @@ class CoreDevice:
 
         return SimpleNamespace(handle=driver.CUcontext(CONTEXT))
 
-    compute_capability = property(lambda self: ComputeCapability(*current().capability))
-    arch = property(lambda self: "".join(map(str, current().capability)))
-    name = property(lambda self: current().device_name)
+    @property
+    def compute_capability(self) -> ComputeCapability:
+        return ComputeCapability(*current().capability)
+
+    @property
+    def arch(self) -> str:
+        return "".join(map(str, current().capability))
+
+    @property
+    def name(self) -> str:
+        return current().device_name
 
     def set_current(self, context: Any = None) -> None:
         """Make the one context current unless a context is current."""
@@ -156,7 +164,9 @@ class CoreDevice:
     def allocate(self, size: int, stream: Any = None) -> CoreBuffer:
         return self.memory_resource.allocate(size, stream)
 
-    default_stream = property(lambda self: CoreStream())
+    @property
+    def default_stream(self) -> CoreStream:
+        return CoreStream()
 
     def create_stream(self, obj: Any = None, options: Any = None) -> CoreStream:
         return CoreStream(next(_STREAMS) if obj is None else int(obj.__cuda_stream__()[1]))
@@ -180,9 +190,17 @@ class StridedLayout:
     strides_in_bytes: tuple[int, ...]
     itemsize: int
 
-    is_contiguous_c = property(lambda self: self._is_dense(range(len(self.shape))))
-    is_contiguous_f = property(lambda self: self._is_dense(range(len(self.shape))[::-1]))
-    is_contiguous_any = property(lambda self: self.is_contiguous_c or self.is_contiguous_f)
+    @property
+    def is_contiguous_c(self) -> bool:
+        return self._is_dense(range(len(self.shape)))
+
+    @property
+    def is_contiguous_f(self) -> bool:
+        return self._is_dense(range(len(self.shape))[::-1])
+
+    @property
+    def is_contiguous_any(self) -> bool:
+        return self.is_contiguous_c or self.is_contiguous_f
 
     def _is_dense(self, axes: Sequence[int]) -> bool:
         wanted = self.itemsize
@@ -204,7 +222,9 @@ class MemoryView:
         self.exporting_obj, self.is_device_accessible, self.device_id = owner, is_device, 0 if is_device else -1
         self.readonly = False
 
-    size = property(lambda self: prod(self.shape))
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
 
     @property
     def strides(self) -> tuple[int, ...] | None:

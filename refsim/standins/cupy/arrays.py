@@ -122,12 +122,29 @@ class ndarray:  # noqa: N801 - CuPy's own name
         view.shape = wanted
         self._shape, self.strides = view.shape, view.strides
 
-    size = property(lambda self: prod(self.shape))
-    itemsize = property(lambda self: self.dtype.itemsize)
-    nbytes = property(lambda self: self.size * self.itemsize)
-    ndim = property(lambda self: len(self.shape))
-    flags = property(lambda self: self.host.flags)
-    device = property(lambda self: self.data.device)
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def flags(self) -> Any:
+        return self.host.flags
+
+    @property
+    def device(self) -> Any:
+        return self.data.device
 
     # -- elements ----------------------------------------------------------------------------------------------------
 

@@ -23,14 +23,18 @@ class CupyDevice:
 
             raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal: one GPU is simulated")
 
-    compute_capability = property(lambda self: "".join(map(str, current().capability)))
+    @property
+    def compute_capability(self) -> str:
+        return "".join(map(str, current().capability))
 
     @property
     def attributes(self) -> dict[str, int]:
         """Return all attributes that the simulated GPU knows, by CuPy's names: MaxThreadsPerBlock."""
         return {_SPELT.get(row.name, row.name.title().replace("_", "")): current().value_of(row) for row in ATTRIBUTES}
 
-    mem_info = property(lambda self: current().free_and_total)
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        return current().free_and_total
 
     pci_bus_id = "0000:00:00.0"
 

@@ -32,7 +32,9 @@ _METHODS = names_in("""
 class Elements(ndarray):
     """The methods that are added to `ndarray`."""
 
-    T = property(lambda self: self.transpose())
+    @property
+    def T(self) -> "ndarray":  # noqa: N802 - NumPy's own name
+        return self.transpose()  # type: ignore[no-any-return]
 
     @property
     def mT(self) -> Any:  # noqa: N802 - NumPy's own name

@@ -26,7 +26,9 @@ class BaseMemory:
 
     ptr = size = device_id = 0
 
-    device = property(lambda self: CupyDevice(0))
+    @property
+    def device(self) -> Any:
+        return CupyDevice(0)
 
 
 class Memory(BaseMemory):
@@ -93,7 +95,9 @@ class MemoryPointer:
     def __init__(self, mem: Any, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + int(offset), 0
 
-    device = property(lambda self: self.mem.device)
+    @property
+    def device(self) -> Any:
+        return self.mem.device
 
     def __int__(self) -> int:
         return int(self.ptr)
@@ -198,7 +202,9 @@ class MemoryPool:
 class PinnedMemoryPointer(np.ndarray[Any, Any]):
     """Bytes of the host with a buffer and an address."""
 
-    ptr = property(lambda self: int(self.ctypes.data))
+    @property
+    def ptr(self) -> int:
+        return int(self.ctypes.data)
 
 
 class PinnedMemoryPool:

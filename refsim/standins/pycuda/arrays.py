@@ -38,8 +38,13 @@ class GPUArray:
             raise current().unsupported("pycuda.gpuarray.GPUArray with strides", "arrays with gaps")
         self.gpudata = gpudata if gpudata is not None else allocator(self.nbytes) if self.nbytes else None
 
-    ptr = property(lambda self: 0 if self.gpudata is None else int(self.gpudata))
-    ndim = property(lambda self: len(self.shape))
+    @property
+    def ptr(self) -> int:
+        return 0 if self.gpudata is None else int(self.gpudata)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

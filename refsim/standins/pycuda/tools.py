@@ -79,7 +79,9 @@ class DeviceMemoryPool:
         self._given.add(made)
         return made
 
-    active_blocks = property(lambda self: sum(each.is_live for each in self._given))
+    @property
+    def active_blocks(self) -> int:
+        return sum(each.is_live for each in self._given)
 
     held_blocks = 0
 
