@@ -73,9 +73,10 @@ class Discovery:
 
     def parameters(self) -> dict[str, str | int | None]:
         """Return the parameters by name, as plain values."""
-        found = {"length": self.length, "order": _plain(self.order), "c_enters": _plain(self.c_enters)}
         return {
-            **found,
+            "length": self.length,
+            "order": _plain(self.order),
+            "c_enters": _plain(self.c_enters),
             "fraction": self.fraction,
             "rounding": _plain(self.rounding),
             "zero_exponent": self.zero_exponent,
@@ -89,9 +90,14 @@ class Discovery:
 
     def contradicts(self, row: Profile) -> list[str]:
         """Return the parameters that differ from a profile's, as "fraction 13, not 25"."""
-        said: dict[str, str | int | None] = {"length": len(row.steps(self.k)[0]), "order": str(row.order)}
-        said |= {"c_enters": str(row.c_enters), "fraction": row.fraction}
-        said |= {"rounding": str(row.rounding), "zero_exponent": row.zero_exponent}
+        said: dict[str, str | int | None] = {
+            "length": len(row.steps(self.k)[0]),
+            "order": str(row.order),
+            "c_enters": str(row.c_enters),
+            "fraction": row.fraction,
+            "rounding": str(row.rounding),
+            "zero_exponent": row.zero_exponent,
+        }
         if self.steps is not None and len(self.steps) == 1:
             del said["order"]
         seen = self.parameters()

@@ -282,9 +282,21 @@ class _Question:
         planned = tuple(each for each in named if all(cause.aspect for cause in each.causes))  # not uninitialized parts
         no_sums: tuple[None, tuple[SumsSoFar, ...]] = None, ()
         element, stages = stages_of(subject, plans, self.got, self.want, at, self.judged) if planned else no_sums
-        said = {**found.tried(), "made": made, "a_is": words[0], "b_is": words[1], "element": element, "stages": stages}
-        said |= {"apart": told_apart(subject, start, planned), "beside": _beside(subject, start, planned)}
-        return DiffExplanation(outcome, found.differing, found.judged, size, named, **said)
+        return DiffExplanation(
+            outcome,
+            found.differing,
+            found.judged,
+            size,
+            named,
+            **found.tried(),
+            a_is=words[0],
+            b_is=words[1],
+            apart=told_apart(subject, start, planned),
+            element=element,
+            stages=stages,
+            made=made,
+            beside=_beside(subject, start, planned),
+        )
 
 
 def _beside(subject: Computation, start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
