@@ -1,5 +1,6 @@
-"""Exponentials, reciprocals, roots and quotients of kernels: the GPU's approximations, or rounded once."""
+"""Exponentials, tanh, erf, roots and quotients of kernels: the GPU's approximations, CUDA's functions, or rounded once."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,6 +30,11 @@ EXP_ABOVE: Floats = np.array(
     np.float32,
 )
 EXP_BELOW: Floats = np.array([2.159509375685829852307e-02, -2.742335390411667452936e-01, 1], np.float32)
+CUDA_EXP: Floats = np.array([0x3BBB989D, 0x437C0000, 0x4B400001, 0xCB40007F, 0x32A57060], np.uint32).view(np.float32)
+CUDA_TANH: Floats = np.array([0x3C80F082, 0xBD563CAE, 0x3E085941, 0xBEAAA9ED, 0], np.uint32).view(np.float32)
+_ERF_BELOW = (0x38B1E96A, 0xBA574D20, 0x3BAAD5EA, 0xBCDC1BE7, 0x3DE718AF, 0xBEC093AC, 0x3E0375D3)
+_ERF_ABOVE = (0x38EB4C3A, 0xBAAE005B, 0x3C09919F, 0xBD24D99A, 0x3E235519, 0x3F69B4F9, 0x3F210A14)
+CUDA_ERF: Floats = np.array([_ERF_BELOW, _ERF_ABOVE], np.uint32).view(np.float32)
 EXP_MOST, EXP_LEAST = np.float32(88.72283935546875), np.float32(-103.97208404541015625)
 
 
@@ -67,7 +73,31 @@ def _numpy_exp(x: Floats) -> Floats:
     return np.asarray(np.where(np.isnan(x), x, np.where(x > EXP_MOST, np.float32(np.inf), within)), np.float32)
 
 
-_ONCE = IEEE754["section 9.2"]
+def _cuda_exp(x: Floats) -> Floats:
+    """Return e^x as expf of CUDA: 2^n by the exponent, 2^rest by ex2.approx.ftz."""
+    unit, span, shift, back, low = CUDA_EXP
+    whole = ieee.fma(ieee.fma(x, unit, np.float32(0.5), sat=True), span, shift, "rm")
+    rest = ieee.fma(x, low, ieee.fma(x, LOG2_OF_E, -(whole + back)))
+    return np.asarray(_approx("ex2", True, rest) * (words(whole) << 23).view(np.float32), np.float32)
+
+
+def _cuda_tanh(x: Floats) -> Floats:
+    """Return tanh x as tanhf of CUDA: a polynomial below 0.6, then 1 - 2 / (e^2x + 1)."""
+    size = np.abs(x)
+    divided = _approx("rcp", True, _approx("ex2", True, size * np.float32(2.885390043258667)) + _ONE)
+    far = np.where(size >= np.float32(9.010913848876953), _ONE, ieee.fma(divided, np.float32(-2), _ONE))
+    near = ieee.fma(_horner(x * x, CUDA_TANH), x, x)
+    return np.where(size < np.float32(0.6), near, np.copysign(far, x)).astype(np.float32)
+
+
+def _cuda_erf(x: Floats) -> Floats:
+    """Return erf x as erff of CUDA: a polynomial, from 1.003 on of the logarithm of 1 - erf."""
+    size = np.abs(x)
+    near, far = (ieee.fma(_horner(t, row), y, y) for t, y, row in zip((x * x, size), (x, -size), CUDA_ERF, strict=True))
+    return np.where(size >= np.float32(1.0029599666595459), np.copysign(_ONE - _approx("ex2", True, far), x), near)
+
+
+_ONCE, _CUDA = IEEE754["section 9.2"], CUDA_GUIDE["intrinsic functions"]
 EX2_FLUSHED = Way("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
 EX2_SUBNORMAL = Way(
     "2^t is ex2.approx: subnormals are kept", Family.FLUSHED, PTX["ex2"], partial(_approx, "ex2", False)
@@ -77,10 +107,21 @@ EX2_FOR_EXP = Way("2^t for e^t, rounded once", Family.BASE, _ONCE, partial(_exac
 EXP_NUMPY = Way(
     "e^t is np.exp of float32 on x86 with fma", Family.SPECIAL, NUMPY_LIBRARY["numpy.exp of float32"], _numpy_exp, 2
 )
+EXP_CUDA = Way("e^t is expf of CUDA", Family.SPECIAL, _CUDA, _cuda_exp)
 _EX2_EXACT = Way("2^t is rounded once", Family.SPECIAL, _ONCE, partial(_exact, np.exp2))
-EXPONENTIALS = EX2_FLUSHED, EX2_SUBNORMAL, _EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY
-NATURAL = (EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
+EXPONENTIALS = EX2_FLUSHED, EX2_SUBNORMAL, _EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY, EXP_CUDA
+NATURAL = (EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY, EXP_CUDA)
 """Exponentials whose argument t is not multiplied by log2(e)."""
+
+TANHS = (
+    Way("tanh is tanhf of CUDA", Family.SPECIAL, _CUDA, _cuda_tanh),
+    Way("tanh is tanh.approx", Family.SPECIAL, PTX["tanh"], partial(_approx, "tanh", False)),
+    Way("tanh is rounded once", Family.SPECIAL, _ONCE, partial(_exact, np.tanh)),
+)
+ERFS = (
+    Way("erf is erff of CUDA", Family.SPECIAL, _CUDA, _cuda_erf),
+    Way("erf is rounded once", Family.SPECIAL, _ONCE, partial(_exact, np.vectorize(math.erf, otypes=[float]))),
+)
 
 
 def _quotient(ftz: bool, full: bool, p: Floats, total: Floats) -> Floats:
@@ -112,7 +153,7 @@ ROOTS = (
     Way(
         "the root is rcp.approx of sqrt.approx",
         Family.SPECIAL,
-        CUDA_GUIDE["intrinsic functions"],
+        _CUDA,
         lambda x: _approx("rcp", True, _approx("sqrt", True, x)),
     ),
     BY_ROOT,
