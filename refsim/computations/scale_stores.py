@@ -190,7 +190,7 @@ AS_WRITTEN, NOT_WRITTEN = "the pads hold zeros", "the pads are not written"
 def store_causes(usual: ScaleStore, shape: Shape, size: int) -> Iterator[Cause]:
     """Yield the causes in where scales lie; skip places that equal the usual ones."""
     seen: set[bytes] = {_key(usual, shape)}
-    for row in scale_stores():
+    for row in sorted(scale_stores(), key=lambda row: usual.name not in row.name):
         try:
             key = _key(row, shape)
         except DoesNotApplyError:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from refsim import ptx
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.effort import WORK, Clock, Limit
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
-from refsim.causes.search import Named
+from refsim.causes.search import CauseSearch, Named
 from refsim.compare.code_line import codes_of
+from refsim.computations.engine import Computation
 from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
 from refsim.conversions import decode, encode
 from refsim.device import Device
@@ -30,7 +32,7 @@ from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import suspects_of
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.unread import unread
-from refsim.testing.suspects.witnesses import Witness
+from refsim.testing.suspects.witnesses import Witness, witnesses_of
 
 DECLARED = "a mistake that the kernel declares"
 CONCLUSIVE = {Family.ORDER, Family.TRANSPOSED, Family.SWIZZLE, Family.SHIFTED, Family.PACKING, Family.SCALE_RULE}
@@ -41,8 +43,8 @@ LEAST_SECONDS = 1.0
 NUMBER = re.compile(r"\d[\d.]*( \d[\d.]*)*")
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
 """The family of a candidate cause by the first word of its name, where the two names differ."""
-OF_SHAPES, OF_CODE, OF_UNREAD = 0.3, 0.6, 0.3
-"""The parts of the time for the shape of one output, for runs with edits and other inputs, and for inputs unread."""
+OF_SHAPES, OF_CODE, OF_UNREAD, OF_CASES = 0.3, 0.6, 0.3, 0.25
+"""The parts of the time for the shape of one output, edits and other inputs, inputs unread, and more test cases."""
 LEAST_OF_A_FACTOR = 64
 LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")
 """Words of a shape that leave open what many numbers or places are."""
@@ -75,8 +77,10 @@ def likely_causes(
     nothing, the outputs decide, if they tell where elements went or which given number was taken, in the same way on
     several test cases. Raises OutOfTimeError if the work of `seconds` ended and nothing was found.
     """
-    if seconds >= LEAST_SECONDS and (chosen := _by_computation(Diet(kernel, device), problem, known)):
-        return chosen
+    if kernel.computes is not None and seconds >= LEAST_SECONDS:
+        known = witnesses_of(kernel, device, problem, known, budget=Budget(OF_CASES * seconds))
+        if chosen := _by_computation(Diet(kernel, device), problem, known):
+            return chosen
     try:
         found, ended = suspects_of(kernel, device, problem, known, seconds=seconds), None
     except OutOfTimeError as error:
@@ -105,37 +109,38 @@ def _failing(problem: Any, known: Sequence[Witness]) -> list[Any]:
 
 
 def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
-    """Return the choices of `Kernel(computes=...)` that reproduce every wrong output of all failing test cases tried.
+    """Return the choices of `Kernel(computes=...)` that reproduce every output of all failing test cases tried.
 
-    A choice must also leave the outputs of test cases that passed as they are.
+    They are looked for in the largest of these cases. They must also reproduce the outputs of cases that passed.
     """
     if diet.kernel.computes is None:
         return ()
-    cases = [problem, *_by_size(known, problem, failed=True)]
-    shared: dict[str, dict[str, Named]] = {}
+    cases = [*_by_size(known, problem, failed=True), problem]
+    right = _by_size(known, problem, failed=False)
     try:
         for case in cases:
             wrong = diet.wrong(case)
             named = of_computation(diet.kernel, case, diet.device.target, diet.outputs(case), wrong, WORK)
-            if any(marks.any() and name not in named for name, marks in wrong.items()):
-                return ()
-            for name, each in named.items():
-                mine = {str(one): one for one in each.named}
-                shared[name] = {says: one for says, one in mine.items() if says in shared.get(name, mine)}
+            if all(name in named for name, marks in wrong.items() if marks.any()):
+                break
+        else:
+            return ()
+        others = [each for each in (*right, *cases) if each is not case]
+        shared: dict[str, dict[str, Named]] = {name: {} for name in named}
+        for name, each in named.items():
+            for one in each.named:
+                fitting = [one, *(_as_in(diet, name, other, one) for other in others)]
+                if all(fitting) and (last := fitting[-1 if problem in others else 0]):
+                    shared[name][str(last)] = last
     except RefsimError:
         return ()
-    right = _by_size(known, problem, failed=False)
-    shared = {
-        name: {says: one for says, one in each.items() if not _changes(diet, name, right, one)}
-        for name, each in shared.items()
-    }
     if not shared or not all(shared.values()):
         return ()
     first = {name: next(iter(each.values())) for name, each in shared.items()}
     return tuple(
         Suspicion(
             str(one.causes[0].family),
-            " and ".join(cause.says for cause in one.causes),
+            "; or ".join([" and ".join(cause.says for cause in one.causes), *_alternatives(one, shared)]),
             tuple(f"output {name}" for name, other in first.items() if str(other) == str(one)),
             len(cases),
         )
@@ -143,22 +148,40 @@ def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple
     )
 
 
-def _changes(diet: Diet, name: str, cases: Sequence[Any], named: Named) -> bool:
-    """Return whether causes, by their words, would change an output of some test cases."""
-    for case in cases:
-        computed = diet.kernel.computed(case, diet.device.target)
-        subject = computed.get(name, computed.get(""))
-        if subject is None or isinstance(subject, np.ndarray):
-            continue
-        own = {each.says: each for each in subject.causes()}
-        same = Named(tuple(own[each.says] for each in named.causes if each.says in own), 0, is_whole=True)
+def _alternatives(named: Named, shared: Mapping[str, Mapping[str, Named]]) -> list[str]:
+    """Return causes of other families, one of each, that no test case tells from `named`."""
+    same = next(each for each in shared.values() if str(named) in each)
+    of_family = {other.causes[0].family: says for says, other in reversed(same.items())}
+    return [says for family, says in of_family.items() if family != named.causes[0].family]
+
+
+def _as_in(diet: Diet, name: str, case: Any, named: Named) -> Named | None:
+    """Return causes as another test case calls them, where they reproduce its outputs in every bit.
+
+    A text may hold other numbers there, as of columns.
+    """
+    computed, outputs = diet.kernel.computed(case, diet.device.target), diet.outputs(case)
+    subject = computed.get(name, computed.get(""))
+    if subject is None or isinstance(subject, np.ndarray):
+        return named
+    codes = subject.codes(subject.usual)
+    if any(marks.any() for marks in diet.wrong(case).values()):
+        names = [name] if name in computed else list(subject.apart(codes))
+        codes = subject.together({each: codes_of(np.asarray(outputs[each])) for each in names})
+    for causes in product(*(_alike(subject, each) for each in named.causes)):
+        same = Named(causes, 0, is_whole=True)
+        plan = same.plan_from(subject.usual)
         with suppress(DoesNotApplyError):
-            if (
-                len(same.causes) == len(named.causes)
-                and (subject.codes(same.plan_from(subject.usual)) != subject.codes(subject.usual)).any()
-            ):
-                return True
-    return False
+            if CauseSearch(subject, plan, codes, Limit(Clock(False), WORK)).holds(plan):
+                return same
+    return None
+
+
+def _alike(subject: Computation, cause: Cause) -> list[Cause]:
+    """Return the cause of those words; otherwise those that differ in numbers alone."""
+    of_aspect = [each for each in subject.causes() if each.aspect == cause.aspect and each.family == cause.family]
+    same = [each for each in of_aspect if each.says == cause.says]
+    return same or [each for each in of_aspect if NUMBER.sub("#", each.says) == NUMBER.sub("#", cause.says)]
 
 
 def _by_shape(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspicion, ...]:
