@@ -43,7 +43,7 @@ def _ties(toward: float, values: Singles, rule: EncodingRule) -> Codes:
 
 def _through(narrow: Format, way: Any, values: Singles, rule: EncodingRule) -> Codes:
     """Return codes of values rounded to a wider format first."""
-    if narrow.mantissa_bits <= rule.to.mantissa_bits:
+    if narrow.mantissa_bits <= rule.to.mantissa_bits and not rule.to.twos_complement:
         raise DoesNotApplyError
     return encode_rule(decode(encode(values, narrow, way), narrow, np.float32), rule)
 
@@ -78,6 +78,16 @@ def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
     signs = np.where(np.signbit(values), to.sign_mask, 0)
     beyond = np.isfinite(values) & (codes > to.max_code)
     return np.where(beyond, codes & (to.sign_mask - 1) | signs, right).astype(right.dtype)
+
+
+def _whole_wrapped(values: Singles, rule: EncodingRule) -> Codes:
+    """Return the lower bits of whole numbers that are too large."""
+    whole = np.rint(np.where(np.isfinite(values), values, 0)).astype(np.int64)
+    return (whole & (rule.to.code_limit - 1)).astype(rule.to.code_dtype)
+
+
+def _from_least(least: float, values: Singles, rule: EncodingRule) -> Codes:
+    return encode_rule(np.maximum(values, np.float32(least)), rule)
 
 
 def _in_codes_of(other: Format, values: Singles, rule: EncodingRule) -> Codes:
@@ -126,6 +136,10 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
         found.append(Way(says, Family.DOUBLE_ROUNDING, modes, partial(_through, via, ROUNDINGS[0])))
         cut = partial(_through, via, "toward-zero")
         found.append(Way(f"{says}, the first time toward zero", Family.DOUBLE_ROUNDING, modes, cut, 3))
+    if format.twos_complement:
+        says, cut = f"whole numbers are at least {-format.max_value:g}", partial(_from_least, -format.max_value)
+        found.append(Way("whole numbers that are too large wrap around", Family.SATURATION, cvt, _whole_wrapped))
+        return (*found, Way(says, Family.SATURATION, cvt, cut))
     for overflow in OVERFLOWS[1:]:
         says = f"what is too large becomes {overflow}"
         found.append(Way(says, Family.SATURATION, cvt, partial(_beyond, overflow)))

@@ -1,4 +1,4 @@
-"""Steps of fused kernels that change each element by an operand: sum, product, quotient, rotary embedding."""
+"""Steps of fused kernels that change each element: sum, product, quotient, GELU, rotary embedding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ import numpy as np
 from refsim.computations.engine import Aspect, Computation
 from refsim.computations.row_functions import Floats
 from refsim.computations.silu import places_of
-from refsim.computations.special import DIVIDED, DIVISIONS
+from refsim.computations.special import DIVIDED, DIVISIONS, ERFS, EXP_CUDA, TANHS
 from refsim.computations.ways import Choices, Family, Way, ways_of
 from refsim.formats import F32
 from refsim.numerics import ieee
-from refsim.sources import PTX, VLLM
+from refsim.sources import PTX, TORCH, VLLM
 
 _ROPE = VLLM["csrc/pos_encoding_kernels.cu"]
 ADD, MULTIPLY, DIVIDE = "added to", "multiplied by", "divided by"
@@ -73,6 +73,62 @@ class Elementwise(FusedStage):
     def applied(self, plan: Choices, x: Floats) -> Floats:
         operand = np.broadcast_to(self.operand, x.shape)
         return np.asarray(plan.operation.apply(x, plan.taken.apply(operand)), np.float32)
+
+
+# ---- GELU --------------------------------------------------------------------------------------------------------------
+
+_GELU = TORCH["nn.functional.gelu"]
+_ONE, _HALF, _FACTOR, _CUBIC = (np.float32(each) for each in (1, 0.5, 0.7978845608028654, 0.044715))
+
+
+def _plus(x: Floats, y: Floats, z: Any) -> Floats:
+    return ieee.fma(np.ascontiguousarray(x), np.ascontiguousarray(y), z)
+
+
+INNERS = (
+    *ways_of(
+        Family.CONTRACTION,
+        PTX["fma"],
+        {
+            "tanh is of b * fma(k, x^3, x)": lambda x: _FACTOR * _plus(x * x * x, np.full_like(x, _CUBIC), x),
+            "tanh is of b * (x + k * x^3)": lambda x: _FACTOR * (x + _CUBIC * (x * x * x)),
+            "tanh is of (b * x) * fma(k * x, x, 1)": lambda x: _FACTOR * x * _plus(_CUBIC * x, x, _ONE),
+        },
+    ),
+    Way("tanh is of b * x: no cubic term", Family.FACTOR, _GELU, lambda x: _FACTOR * x),
+)
+GELUS = ways_of(
+    Family.VALUES,
+    _GELU,
+    {
+        "GELU is by tanh": lambda plan, x: (_HALF * x) * (_ONE + plan.tanh.apply(plan.inner.apply(x))),
+        "GELU is by erf": lambda plan, x: (_HALF * x) * (_ONE + plan.erf.apply(x * np.sqrt(_HALF))),
+        "GELU is x * sigmoid(1.702 x)": lambda plan, x: x / (_ONE + EXP_CUDA.apply(np.float32(-1.702) * x)),
+        "GELU is SiLU": lambda plan, x: x / (_ONE + EXP_CUDA.apply(-x)),
+        "GELU is ReLU": lambda plan, x: np.maximum(x, 0),
+        "GELU is without its factor 1 / 2": lambda plan, x: x * (_ONE + plan.tanh.apply(plan.inner.apply(x))),
+    },
+)
+APPROXIMATIONS = {"tanh": GELUS[0], "none": GELUS[1]}
+
+
+@dataclass(frozen=True, eq=False)
+class Gelu(FusedStage):
+    """GELU by tanh or, with `approximate` "none", by erf; b is sqrt(2 / pi) and k is 0.044715."""
+
+    shape: tuple[int, ...]
+    approximate: str
+    format = F32
+    name = "gelu"
+    aspects = (
+        Aspect("gelu", GELUS, lambda own: APPROXIMATIONS[own.approximate]),
+        Aspect("inner", INNERS),
+        Aspect("tanh", TANHS),
+        Aspect("erf", ERFS),
+    )
+
+    def applied(self, plan: Choices, x: Floats) -> Floats:
+        return np.asarray(plan.gelu.apply(plan, x), np.float32)
 
 
 # ---- rotary embedding --------------------------------------------------------------------------------------------------

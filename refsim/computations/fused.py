@@ -22,9 +22,13 @@ from refsim.computations.scale_stores import NOT_WRITTEN
 from refsim.computations.ways import Cause, Choices, Codes, Family, Way, rounded_to
 from refsim.errors import RefsimError, nearest
 from refsim.formats import BF16, F16, F32, Format
-from refsim.sources import IEEE754, VLLM
+from refsim.sources import IEEE754, PTX, VLLM
 
 _BETWEEN = VLLM["csrc/layernorm_kernels.cu"]
+TURNS = (
+    Way("the output is the transpose", Family.TRANSPOSED, PTX["st"], lambda codes: codes),
+    Way("rows lie as rows, not as columns", Family.TRANSPOSED, PTX["st"], lambda codes: codes.reshape(codes.T.shape).T),
+)
 NO_STEP = -1
 """The place of a step that is left out."""
 
@@ -56,17 +60,22 @@ class StoredValues(Computation):
 
 @dataclass(frozen=True)
 class WrittenForm:
-    """The form of an output: its name, shape and code type, and the order of two 4-bit codes in a byte ("" for none)."""
+    """The form of an output: its name, shape and code type, and the order of two 4-bit codes in a byte ("" for none).
+
+    `is_turned`: the output is the transpose of a matrix of that shape.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: Any
     nibbles: str = ""
     before: NDArray[Any] | None = None
+    is_turned: bool = False
 
     def array(self, words: Codes) -> Codes:
         """Return the output as the kernel writes it."""
         codes = words.astype(self.dtype).reshape(self.shape)
+        codes = np.ascontiguousarray(codes.T) if self.is_turned else codes
         if not self.nibbles:
             return codes
         low, high = (codes[..., at::2] for at in ((0, 1) if self.nibbles == "low" else (1, 0)))
@@ -78,6 +87,8 @@ class WrittenForm:
         if self.nibbles:
             pair = (given & 15, given >> 4)
             given = np.stack(pair if self.nibbles == "low" else pair[::-1], -1)
+        if self.is_turned:
+            given = given.reshape(self.shape[::-1]).T
         return given.reshape(self.shape).reshape(-1).astype(np.uint32)
 
 
@@ -147,6 +158,8 @@ class FusedComputation(Computation):
             found.append(Aspect(f"rounded_{number}", ways, usual, says=says))
         if self.slots is not None:
             found.append(Aspect("slots", slot_ways(self.page)))
+        if any(form.is_turned for form in self.forms):
+            found.append(Aspect("turned", TURNS))
         return tuple(found)
 
     @cached_property
@@ -291,6 +304,8 @@ class FusedComputation(Computation):
     def _placed(self, plan: Choices, form: WrittenForm, codes: Codes) -> Codes:
         """Return an output as words; its rows lie at their slots of what the cache held before."""
         words = codes.reshape(-1).astype(np.uint32)
+        if form.is_turned:
+            words = plan.turned.apply(words.reshape(form.shape)).reshape(-1)
         if form.before is None or self.slots is None:
             return words
         slots = np.asarray(plan.slots.apply(self.slots, form.shape[0]))
@@ -335,7 +350,7 @@ def _ranked(causes: Iterator[Cause], usual: Choices) -> Iterator[Cause]:
         yield cause if cause.rank == rank else replace(cause, rank=rank)
 
 
-def chosen(part: Computation, how: Sequence[str], where: str) -> Choices:
+def chosen(part: Any, how: Sequence[str]) -> Choices:
     """Return the usual plan of a step with the ways that `how` names, each by a part of its text.
 
     Raises RefsimError for a text that is in no way of the step, or in several.
@@ -344,10 +359,12 @@ def chosen(part: Computation, how: Sequence[str], where: str) -> Choices:
     causes = [each for each in part.causes() if each.aspect in vars(plan)]
     for text in how:
         exact = [each for each in causes if each.says == text]
-        found = exact or [each for each in causes if text in each.says]
+        found = exact or [each for each in causes if text in each.says.replace("the output", str(part.format))]
+        found = found or [each for each in causes if text in each.says]
         if len(found) != 1:
             says = [each.says for each in found] or nearest(text, [each.says for each in causes])
             what = f"{text!r} is in {len(found)} ways of the step"
-            raise RefsimError("bad-kernel", what, where, "a text of how= is in one way", help=f"{'; '.join(says[:4])}")
+            help = f"{'; '.join(says[:4])}; `ways` of the step lists them"
+            raise RefsimError("bad-kernel", what, f"how= of {_name(part)}", "a text of how= is in one way", help)
         plan = found[0].of(plan)
     return plan

@@ -36,6 +36,7 @@ from refsim.computations.ways import (
     seen_by,
     ways_of,
 )
+from refsim.formats import BF16, F32
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
@@ -128,6 +129,7 @@ WEIGHTS = (
             "weights are those of the column": lambda w: w,
             "weights are left out": np.ones_like,
             "weights are 1 + w": lambda w: np.float32(1) + w,
+            "weights are 1 + w, rounded to bf16": lambda w: rounded_to(np.float32(1) + w, BF16),
         },
     ),
     Way("weights are those of the column before", Family.WEIGHTS, _NORM, partial(beside, -1)),
@@ -137,6 +139,12 @@ WEIGHTS = (
         Way(f"weights are those of the first {turn} columns again", Family.WEIGHTS, _NORM, partial(_again, turn))
         for turn in (32, 64, 128, 256, 512, 1024)
     ),
+)
+ROUNDED_PRODUCT = Way(
+    "x * r is rounded to the output before the weights",
+    Family.DOUBLE_ROUNDING,
+    _NORM,
+    lambda x, r, w, format: rounded_to(x * r, format) * w,
 )
 WEIGHINGS = (
     *ways_of(
@@ -148,12 +156,7 @@ WEIGHINGS = (
             "y = fl(fl(x * w) * r)": lambda x, r, w, format: (x * w) * r,
         },
     ),
-    Way(
-        "x * r is rounded to the output before the weights",
-        Family.DOUBLE_ROUNDING,
-        _NORM,
-        lambda x, r, w, format: rounded_to(x * r, format) * w,
-    ),
+    ROUNDED_PRODUCT,
 )
 
 

@@ -315,7 +315,7 @@ class QuantizedTensor(Computation):
         peak = plan.bound.apply(self._peaks(plan), rule)
         kept = plan.tensor.apply(self._of_tensor(plan))
         stored, value = rule.chosen(self._read(plan), peak, kept) if rule.chosen else rule.scale(peak, kept, plan.limit)
-        return ScaleGrid(peak, kept, stored, value)
+        return ScaleGrid(peak, kept, stored, value, largest=plan.limit.max_value)
 
     def _read(self, plan: Choices) -> Singles:
         return self.once(("x",), plan, "read", lambda: np.asarray(plan.read.apply(self.x, self.x_format), np.float32))  # type: ignore[no-any-return]
@@ -348,7 +348,7 @@ class QuantizedTensor(Computation):
         row = np.arange(x.shape[-2]) if rows is None else rows
         places = plan.used.apply(row[:, None] // down, np.arange(x.shape[-1])[None, :] // across, shape)
         peak, stored, value = (each[(..., *places)] for each in (grid.peak, grid.stored, grid.value))
-        spread = ScaleGrid(peak, grid.kept, stored, value, grid.is_unrounded)
+        spread = ScaleGrid(peak, grid.kept, stored, value, grid.is_unrounded, grid.largest)
         x = x if rows is None else x[rows]
         codes: Codes = plan.element.apply(plan.quotient.apply(x, spread, plan.rule), plan.rule.element)
         if rows is None and had is None:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,10 @@ def _power(round_power: Callable[[Any], Any], grid: ScaleGrid, rule: QuantizingR
         return _stored(grid, np.exp2(exponents), rule)
 
 
+def _above(exponents: Any) -> Any:
+    return np.floor(exponents) + 1
+
+
 def _times(factor: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     return _stored(grid, rule.decoded(grid.stored).astype(np.float64) * factor, rule)
 
@@ -195,6 +199,7 @@ def _where(marked: Marks, value: float, grid: ScaleGrid, rule: QuantizingRule) -
 
 _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray[Any]]], ...] = (
     ("the power of two above amax / MAX", Family.SCALE_RULE, partial(_power, np.ceil)),
+    ("the power of two above amax / MAX, twice amax / MAX where it is one", Family.SCALE_RULE, partial(_power, _above)),
     ("the power of two below amax / MAX", Family.SCALE_RULE, partial(_power, np.floor)),
     ("the nearest power of two to amax / MAX", Family.SCALE_RULE, partial(_power, np.rint)),
     ("twice as large", Family.SCALE_RULE, partial(_times, 2.0)),
@@ -391,9 +396,17 @@ def _quotients() -> Iterator[Way]:
             yield Way(says, family, _RULE, partial(_times_where, marked, factor), 2)
 
 
+class LargestOfCodes(NamedTuple):
+    """A number to which scales map amax by mistake where elements are whole numbers."""
+
+    max_value: float
+
+
 @functools.cache
-def limits_of(element: Format) -> tuple[Format, ...]:
+def limits_of(element: Format) -> tuple[Format | LargestOfCodes, ...]:
     """Return formats whose largest value a scale may use by mistake, the right format first."""
+    if element.twos_complement:
+        return (element, *map(LargestOfCodes, (128.0, 255.0, 256.0, 7.0, 1.0)))
     return (element, *(row for row in (E4M3FNUZ, E5M2, E2M1, *FORMATS[:2]) if row.max_value != element.max_value))
 
 
@@ -412,6 +425,7 @@ STEPS_OF_QUANTISERS = (
 def limit_causes(element: Format) -> Iterator[Cause]:
     """Yield the causes in the format to whose largest value scales map amax: aspect `limit`."""
     for limit in limits_of(element):
-        says = f"MAX is {limit.max_value:g}, the largest of {limit}"
+        of = f"the largest of {limit}" if isinstance(limit, Format) else f"not {element.max_value:g}"
+        says = f"MAX is {limit.max_value:g}, {of}"
         family = Family.FNUZ if limit is E4M3FNUZ else Family.SCALE_RULE
         yield Cause(family, says, "limit", limit, FNUZ["table 1"], int(limit is not element))

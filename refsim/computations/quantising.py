@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from refsim.conversions import decode
 from refsim.conversions.policies import policy_row
 from refsim.conversions.rounding import EncodingRule
-from refsim.formats import E8M0, F32, UE4M3, Format
+from refsim.formats import E8M0, F32, MXINT8, UE4M3, Format
 from refsim.mufu import unit
 from refsim.oracles import fp8_quantize
 from refsim.scaling import quantizing
@@ -27,6 +27,8 @@ from refsim.sources import DEEPGEMM, PTX, Source
 Singles = NDArray[np.float32]
 Grid = tuple[int, int]
 _ONE = np.float32(1)
+INT8 = replace(MXINT8, name="int8", bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
+"""Whole numbers from -128 to 127, as a format."""
 CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 
 
@@ -34,7 +36,7 @@ CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 class ScaleGrid:
     """The scales of all blocks: largest magnitudes, the tensor's factor `kept`, and stored codes or float32.
 
-    `value`: the scales before rounding, float32; `is_unrounded`: elements use those.
+    `value`: the scales before rounding, float32; `is_unrounded`: elements use those. Scales map amax to `largest`.
     """
 
     peak: Singles
@@ -42,6 +44,7 @@ class ScaleGrid:
     stored: NDArray[Any]
     value: Singles
     is_unrounded: bool = False
+    largest: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +135,18 @@ QUOTIENT_WORDS = {
 }
 
 
-def _quotient(name: str, largest: np.float32, x: Singles, scales: Singles, peak: Singles) -> Singles:
+def element_rule(to: Format) -> EncodingRule:
+    """Return how CUDA converts float32 to a small format or to int8: it saturates; NaN is 0 in int8."""
+    return EncodingRule(INT8, "nearest-even", "saturate", 0, 0) if to is INT8 else policy_row("cuda.satfinite", to).rule
+
+
+def _quotient(name: str, x: Singles, scales: Singles, grid: ScaleGrid) -> Singles:
     """Return x scaled in the named way: quotient, reciprocal, approximate reciprocal, or MAX / amax."""
     if name == QUOTIENTS[1]:
         return np.asarray(x / scales, np.float32)
     if name == "approximate":
         return np.asarray(x * unit.rcp(np.ascontiguousarray(scales).view(np.uint32)).view(np.float32), np.float32)
-    return np.asarray(x * (largest / peak if name == "largest" else _ONE / scales), np.float32)
+    return np.asarray(x * (np.float32(grid.largest) / grid.peak if name == "largest" else _ONE / scales), np.float32)
 
 
 def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: str) -> QuantizingRule:
@@ -149,11 +157,11 @@ def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: st
 
     def scaled(x: Singles, grid: ScaleGrid) -> Singles:
         stored = grid.stored if kind.format is F32 else decode(grid.stored, E8M0, np.float32)
-        return _quotient(quotient, np.float32(to.max_value), x, grid.value if grid.is_unrounded else stored, grid.peak)
+        return _quotient(quotient, x, grid.value if grid.is_unrounded else stored, grid)
 
     source = PTX["rcp.approx.ftz.f32"] if quotient == "approximate" else CASTS
     name = f"{kind.name}: {kind.summary}; {QUOTIENT_WORDS[quotient]}, NaN {nan}"
-    element, counts, floor = policy_row("cuda.satfinite", to).rule, nan != NAN_RULES[1], quantizing.EPS
+    element, counts, floor = element_rule(to), nan != NAN_RULES[1], 0.0 if to is INT8 else quantizing.EPS
     return QuantizingRule(name, source, group, element, kind.format, counts, _one, scale, scaled, floor)
 
 
@@ -169,7 +177,6 @@ def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRu
 
 def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
     """Yield the rules with one scale for the tensor: 1 / (MAX / amax) or amax / MAX is stored, with each quotient."""
-    largest, element = np.float32(to.max_value), policy_row("cuda.satfinite", to).rule
 
     def scale(stores: str, peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
         value = np.asarray(peak / np.float32(limit.max_value), np.float32)
@@ -177,12 +184,12 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
         return (inverse if stores == "1 / (MAX / amax)" else value), value
 
     def scaled(quotient: str, x: Singles, grid: ScaleGrid) -> Singles:
-        return _quotient(quotient, largest, x, grid.stored, grid.peak)
+        return _quotient(quotient, x, grid.stored, grid)
 
     for stores, quotient in product(("1 / (MAX / amax)", "amax / MAX"), ("largest", *QUOTIENTS, "approximate")):
         name = f"{stores} is stored; {QUOTIENT_WORDS[quotient]}"
         steps = partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS
-        yield QuantizingRule(name, CASTS, shape, element, F32, False, _one, *steps)
+        yield QuantizingRule(name, CASTS, shape, element_rule(to), F32, False, _one, *steps)
 
 
 def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:

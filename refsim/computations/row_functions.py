@@ -97,7 +97,7 @@ def rows_of(sample: Sample | None) -> tuple[Rows, tuple[Any, ...]]:
 def written(values: Floats | Doubles, way: Writing, format: Format) -> Codes:
     """Return the codes of values, with NaN as the hardware writes it."""
     codes = way.codes(np.where(np.isnan(values), values.dtype.type(0), values), format)
-    nan = NAN_CODES.get(codes.dtype.itemsize)
+    nan = NAN_CODES.get(codes.dtype.itemsize, 0x7F if format.has_nan else None)
     return codes if nan is None else np.where(np.isnan(values), codes.dtype.type(nan), codes)
 
 

@@ -90,6 +90,17 @@ class Family(StrEnum):
     SLOTS = "rows of another slot"
 
 
+OF_ROUNDING = {
+    Family.SPECIAL,
+    Family.CONTRACTION,
+    Family.PROMOTION_ORDER,
+    Family.REDUCTION_ORDER,
+    Family.FLUSHED,
+    Family.DOUBLE_ROUNDING,
+}
+"""Families of the ways of right kernels, which round elsewhere or use other instructions."""
+
+
 class Choices(SimpleNamespace):
     """A plan of a computation: each aspect with the value that is chosen for it."""
 

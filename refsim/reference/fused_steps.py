@@ -13,8 +13,8 @@ from refsim.reference.group_quantize import counted_values, nearest
 from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul
 
 F32_MAX, F32_NORMAL = (2 - 2.0**-23) * 2.0**127, 2.0**-126
-ROUNDED, OF_APPROXIMATION = 2.0**-23, 2.0**-20
-"""Relative errors of a float32 operation and of an approximate function, both more than they are."""
+ROUNDED, OF_APPROXIMATION, OF_TANH = 2.0**-23, 2.0**-20, 2.0**-16
+"""Relative errors of a float32 operation, of an approximate function and of tanh, all more than they are."""
 SMALL: Mapping[str, tuple[Fraction, ...]] = {
     "e4m3": counted_values(3, 7, 0x7F),
     "ue4m3": counted_values(3, 7, 0x7F),
@@ -85,8 +85,10 @@ def exponential(x: Near) -> Near:
 # ---- steps of values ---------------------------------------------------------------------------------------------------
 
 
-def norm(x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: float, centres: bool) -> Row:
-    """Return RMSNorm, or LayerNorm where the mean is subtracted."""
+def norm(
+    x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: float, centres: bool, rounds: str = ""
+) -> Row:
+    """Return RMSNorm, or LayerNorm where the mean is subtracted; `rounds`: the format of values before the weights."""
     count = Near(float(len(x)))
     if centres:
         mean = over(total(x), count)
@@ -98,6 +100,7 @@ def norm(x: Row, w: Sequence[float] | None, bias: Sequence[float] | None, eps: f
     root = 1 / math.sqrt(variance.value)
     inverse = Near(root, root * variance.error / least).off(OF_APPROXIMATION)
     y = [times(each, inverse) for each in x]
+    y = held_in(y, rounds) if rounds else y
     if w is not None:
         y = [times(each, Near(by)) for each, by in zip(y, w, strict=True)]
     return y if bias is None else [plus(each, Near(by)) for each, by in zip(y, bias, strict=True)]
@@ -117,6 +120,16 @@ def silu_near(x: Row, up: Sequence[float] | None) -> Row:
     """Return x / (1 + e^-x), times another operand if there is one."""
     y = [over(each, plus(Near(1.0), exponential(Near(-each.value, each.error)))) for each in x]
     return y if up is None else [times(each, Near(by)) for each, by in zip(y, up, strict=True)]
+
+
+def gelu_near(x: Row, approximate: str) -> Row:
+    """Return GELU by tanh or by erf, which changes by at most 1.13 times a change of x."""
+    found = []
+    for value, error in x:
+        inner = value / math.sqrt(2) if approximate == "none" else 0.79788456 * (value + 0.044715 * value**3)
+        y = value / 2 * (1 + (math.erf(inner) if approximate == "none" else math.tanh(inner)))
+        found.append(Near(y, 1.13 * error + abs(value) * OF_TANH).off(ROUNDED))
+    return found
 
 
 def rotated(x: Row, cos: Sequence[float], sin: Sequence[float], head: int, pairs: bool) -> Row:
@@ -158,6 +171,7 @@ STEPS_OF_VALUES: Mapping[str, Callable[..., Row]] = {
     "norm": norm,
     "softmax": softmax_near,
     "silu": silu_near,
+    "gelu": gelu_near,
     "rope": rotated,
     "rounded": held_in,
     "added to": lambda x, by: [certain(each, other, plus, add) for each, other in zip(x, by, strict=True)],
@@ -187,6 +201,8 @@ def code_of(x: Near, format: str) -> int | None:
 
 
 def _code(value: float, format: str) -> int:
+    if format == "int8":
+        return max(-128, min(127, round(Fraction(value)))) & 0xFF
     if format not in SMALL:
         return GRIDS[format].encode(ExactNumber(math.copysign(1, value) < 0, Fraction(abs(value))))
     values = SMALL[format]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from refsim.computations.elementwise import Elementwise, Rope
+from refsim.computations.elementwise import Elementwise, Gelu, Rope
 from refsim.computations.fused import FusedComputation, StoredValues
-from refsim.computations.norms import Norm
+from refsim.computations.norms import ROUNDED_PRODUCT, Norm
 from refsim.computations.quantised import QuantizedTensor
 from refsim.computations.scale_stores import BY_ROWS
 from refsim.computations.softmax import Softmax
-from refsim.computations.ways import Family
+from refsim.computations.ways import OF_ROUNDING, Family
 from refsim.formats import E8M0, F32, UE4M3
 from refsim.kernels import Bounded, Kernel
 from refsim.reference import fused_steps
@@ -23,7 +23,7 @@ from refsim.reference.rational_float import GRIDS
 from refsim.testing.definitions import Definition
 from refsim.testing.steps import Composition
 
-OF_ROUNDING = {Family.SPECIAL, Family.CONTRACTION, Family.PROMOTION_ORDER, Family.REDUCTION_ORDER, Family.FLUSHED}
+BOUNDED = OF_ROUNDING - {Family.DOUBLE_ROUNDING}
 """Families of ways that change a value by no more than the bounds of the second definition."""
 MOST = 1 << 14
 TILED = "as nvidia_128x4"
@@ -48,7 +48,10 @@ def _is_plain(part: Any) -> bool:
         {name: getattr(way, "name", way) for name, way in vars(each.usual).items()} for each in (replace(part), part)
     )
     changed = [(name, getattr(part.usual, name)) for name in own if own[name] != usual[name]]
-    return all(name in ("order", "exchanged") or getattr(way, "family", "") in OF_ROUNDING for name, way in changed)
+    return all(
+        name in ("order", "exchanged") or way is ROUNDED_PRODUCT or getattr(way, "family", "") in BOUNDED
+        for name, way in changed
+    )
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class _Element:
         if own.x.size > MOST or not all(map(_is_plain, own.stages)):
             return None
         form = own.forms[number]
+        at = at[::-1] if form.is_turned and not form.nibbles else at
         row = at[0]
         if form.before is not None and own.slots is not None:
             rows = np.flatnonzero(own.slots == row)
@@ -79,7 +83,8 @@ class _Element:
             return self._scale_at(tail, row, at)
         if not form.nibbles:
             return self._code(tail, row, at[1])
-        codes = [self._code(tail, row, 2 * at[1] + half) for half in (0, 1)]
+        pairs = ((2 * at[1] + half, row) if form.is_turned else (row, 2 * at[1] + half) for half in (0, 1))
+        codes = [self._code(tail, *pair) for pair in pairs]
         low, high = codes if form.nibbles == "low" else codes[::-1]
         return None if low is None or high is None else low | high << 4
 
@@ -94,8 +99,9 @@ class _Element:
 
     def _stored(self, store: StoredValues, row: int, column: int) -> "int | Bounded | None":
         near = self._row(row, store.position)[column]
-        code = fused_steps.code_of(near, store.format.name) if store.format.name in GRIDS else None
-        if code is not None or not np.isfinite(near.error):
+        is_whole = store.format.twos_complement
+        code = fused_steps.code_of(near, store.format.name) if is_whole or store.format.name in GRIDS else None
+        if is_whole or code is not None or not np.isfinite(near.error):
             return code
         bound = near.error + (abs(near.value) + near.error) * 2.0 ** -(store.format.mantissa_bits + 1)
         return Bounded(np.array(near.value), np.array(bound + store.format.quantum))
@@ -155,7 +161,10 @@ def _plain_step(stage: Any, row: int) -> tuple[str, tuple[Any, ...]]:
     lists = {name: None if each is None else each.tolist() for name, each in given.items()}
     gate = getattr(stage, "gate", None)
     if isinstance(stage, Norm):
-        return "norm", (lists["w"], lists["bias"], float(np.float32(stage.number)), stage.centres)
+        rounds = stage.format.name if stage.usual.product is ROUNDED_PRODUCT else ""
+        return "norm", (lists["w"], lists["bias"], float(np.float32(stage.number)), stage.centres, rounds)
+    if isinstance(stage, Gelu):
+        return "gelu", (stage.approximate,)
     if isinstance(stage, Softmax):
         return "softmax", (stage.number,)
     if isinstance(stage, Rope):

@@ -13,11 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.elementwise import ADD, DIVIDE, MULTIPLY, Elementwise, FusedStage, Rope
+from refsim.computations.elementwise import (
+    ADD,
+    APPROXIMATIONS,
+    DIVIDE,
+    MULTIPLY,
+    Elementwise,
+    FusedStage,
+    Gelu,
+    Rope,
+)
 from refsim.computations.fused import FusedComputation, StoredValues, WrittenForm, chosen
 from refsim.computations.norms import Norm
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
 from refsim.computations.quantising import (
+    INT8,
     QUOTIENT_WORDS,
     QuantizingRule,
     block_rules,
@@ -30,7 +40,7 @@ from refsim.computations.row_sums import RowOrder
 from refsim.computations.scale_stores import BY_ROWS, scale_stores
 from refsim.computations.silu import Silu
 from refsim.computations.softmax import Softmax
-from refsim.computations.ways import Cause, Family
+from refsim.computations.ways import OF_ROUNDING, Cause, Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError, named, unknown
 from refsim.formats import BF16, F32, Format, format_named
@@ -43,6 +53,7 @@ __all__ = [
     "add",
     "divide",
     "fused",
+    "gelu",
     "layer_norm",
     "load",
     "multiply",
@@ -121,14 +132,57 @@ class StepOperands:
 Made = Callable[[StepOperands], Any]
 
 
+class AnyOperands(StepOperands):
+    """Operands that fit every step, before there is a test case."""
+
+    def given(self, name: Operand) -> Any:
+        return np.float32(1)
+
+    def values(self, name: Operand, format: str | Format | None = None) -> tuple[Floats, Format]:
+        return np.zeros((self.shape[0], 1), np.float32), F32
+
+    def spread(self, name: Operand) -> Floats:
+        return np.zeros((), np.float32)
+
+    def columns(self, name: Operand | None) -> Floats | None:
+        return None if name is None else np.zeros(self.shape[1], np.float32)
+
+
 @dataclass(frozen=True)
 class ComposedStep:
     """A step: `kind`, what it makes of the operands, the texts of its ways, and the arguments that define it."""
 
     kind: str
     make: Made
-    how: tuple[str, ...] = ()
+    how: How = ()
     given: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise RefsimError bad-kernel for a text of `how` that names no way of the step."""
+        if self.how:
+            self.made(self._any)
+
+    @property
+    def _any(self) -> StepOperands:
+        return AnyOperands(None, (128, 8 * self.given.get("head", 128)))
+
+    def made(self, operands: StepOperands) -> Any:
+        """Return the step of some operands; its usual plan has the ways that `how` names."""
+        part = self.make(operands)
+        if self.how:
+            texts = (self.how,) if isinstance(self.how, str) else self.how
+            vars(part)["usual"] = chosen(part, texts)
+        return part
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Return the texts that `how=` takes for steps that round elsewhere or use other instructions."""
+        part = self.make(self._any)
+        return tuple(each.says for each in part.causes() if each.family in OF_ROUNDING and each.aspect != "order")
+
+
+def _format(name: str | Format) -> Format:
+    return INT8 if name in ("int8", "s8") else format_named(name)
 
 
 LOAD, STAGE, ROUNDED, QUANTIZE, STORE = "load", "stage", "rounded", "quantize", "store"
@@ -180,29 +234,19 @@ class Composition:
         more: dict[str, Any] = {}
         for step in self.steps[1:]:
             if step.kind == STAGE:
-                stages.append(_with_ways(step.make(operands), step.how))
+                stages.append(step.made(operands))
                 rounds.append(None)
             elif step.kind == ROUNDED:
                 rounds[-1] = step.given["format"]
             elif step.kind == QUANTIZE:
                 held = next((each for each in rounds[-1:] if each is not None), F32 if stages else format)
-                tail = step.make(replace(operands, format=held))
+                tail = step.made(replace(operands, format=held))
             elif tail is None:
                 more |= _stored(step, operands, len(stages), stores, forms)
             else:
                 tail = _in_layout(tail, step.given)
                 more |= _of_quantized(step, operands, tail, forms)
-        if tail is not None:
-            quantized = next(step for step in self.steps if step.kind == QUANTIZE)
-            tail = _with_ways(tail, quantized.how)
         return FusedComputation(x, format, tuple(stages), tuple(rounds), tuple(stores), tuple(forms), tail, **more)
-
-
-def _with_ways(part: Any, how: Sequence[str]) -> Any:
-    """Return a step whose usual plan has the ways that `how` names."""
-    if how:
-        vars(part)["usual"] = chosen(part, how, f"how= of {getattr(part, 'title', '')}".removesuffix(": "))
-    return part
 
 
 # ---- outputs -----------------------------------------------------------------------------------------------------------
@@ -232,11 +276,11 @@ def _stored(
 ) -> dict[str, Any]:
     """Add the output of values that are stored after some steps."""
     (name, *_), row = step.given["outputs"], step.given["format"]
-    row = operands.format if row is None else format_named(row)
+    row = operands.format if row is None else row
     stores.append(StoredValues(name, position, operands.shape, row))
     before = _into(step, operands, 0)
     shape = operands.shape if before is None else (len(before), operands.shape[1])
-    forms.append(WrittenForm(name, shape, row.code_dtype, before=before))
+    forms.append(WrittenForm(name, shape, row.code_dtype, before=before, is_turned=step.given["turned"]))
     return _slots(step, operands)
 
 
@@ -254,7 +298,8 @@ def _of_quantized(
             is_grid = tail.store is BY_ROWS
             shape, dtype = tail.grid if is_grid else (tail.scales_size,), tail.rules[0].stored_as.code_dtype
         shape = shape if before is None else (len(before), *shape[1:])
-        forms.append(WrittenForm(name, shape, dtype, nibbles if number == 0 else "", before))
+        is_turned = step.given["turned"] and len(shape) > 1
+        forms.append(WrittenForm(name, shape, dtype, nibbles if number == 0 else "", before, is_turned))
     return _slots(step, operands)
 
 
@@ -318,9 +363,7 @@ def _row_function(subject: Any, how: How, order: Order | None, number: float, **
             vars(found)["usual"] = found.usual.but(order=order)
         return found
 
-    return ComposedStep(
-        STAGE, made, tuple(how), {"function": subject.__name__, "number": number, **operands, **centres}
-    )
+    return ComposedStep(STAGE, made, how, {"function": subject.__name__, "number": number, **operands, **centres})
 
 
 def rms_norm(
@@ -377,14 +420,27 @@ def silu_mul(up: Operand, *, how: How = ()) -> ComposedStep:
     silu_mul("up").kind is "stage". Raises RefsimError when it is called, for an operand of another shape. Source:
     PyTorch, nn.functional.silu.
     """
-    return _row_function(Silu, ("silu is of x, not of the gate", *how), None, 0.0, gate=up)
+    return _row_function(
+        Silu, ("silu is of x, not of the gate", *([how] if isinstance(how, str) else how)), None, 0.0, gate=up
+    )
+
+
+def gelu(approximate: str = "none", *, how: How = ()) -> ComposedStep:
+    """Return the step x / 2 * (1 + erf(x / sqrt 2)), or with `approximate` "tanh" its approximation by tanh.
+
+    erff and tanhf are those of CUDA; tanh is of b * fma(k, x^3, x). `how` names other ways. gelu("tanh").kind is
+    "stage". Raises RefsimError for another name. Source: PyTorch, nn.functional.gelu; CUDA C++ Programming Guide.
+    """
+    named("approximation of GELU", approximate, APPROXIMATIONS)
+    made = lambda given: Gelu(given.shape, approximate)  # noqa: E731
+    return ComposedStep(STAGE, made, how, {"function": "gelu", "approximate": approximate})
 
 
 def _elementwise(kind: str, by: Operand, how: How) -> ComposedStep:
     def made(given: StepOperands) -> FusedStage:
         return Elementwise(given.shape, kind, by if isinstance(by, str) else "operand", given.spread(by))
 
-    return ComposedStep(STAGE, made, tuple(how), {"function": kind, "by": by})
+    return ComposedStep(STAGE, made, how, {"function": kind, "by": by})
 
 
 def add(other: Operand, *, how: How = ()) -> ComposedStep:
@@ -430,9 +486,7 @@ def rope(cos: Operand, sin: Operand, head: int, *, pairs: bool = False, how: How
             raise RefsimError("bad-shape", what, "rope(...)", f"(rows, at most {head // 2}), heads of {head} columns")
         return Rope(given.shape, tables[0], tables[1], head, pairs)
 
-    return ComposedStep(
-        STAGE, made, tuple(how), {"function": "rope", "cos": cos, "sin": sin, "head": head, "pairs": pairs}
-    )
+    return ComposedStep(STAGE, made, how, {"function": "rope", "cos": cos, "sin": sin, "head": head, "pairs": pairs})
 
 
 def quantize(
@@ -461,7 +515,7 @@ def quantize(
         if per == TENSOR and nan is not None:
             rule = "a NaN has no part in the scale of a tensor"
             raise RefsimError("bad-kernel", f'nan={nan!r} with per="tensor"', "quantize(...)", rule, "leave out nan=")
-        format_named(to)
+        _format(to)
         scale_kind(scale)
         named("quotient", quotient, QUOTIENT_WORDS)
 
@@ -488,7 +542,7 @@ def quantize(
         )
 
     said = {"to": to, "per": per, "scale": scale, "quotient": quotient, "nan": nan, "recipe": recipe, "eps": eps}
-    return ComposedStep(QUANTIZE, made, tuple(how), {**said, "is_block": is_block, "tensor_scale": tensor_scale})
+    return ComposedStep(QUANTIZE, made, how, {**said, "is_block": is_block, "tensor_scale": tensor_scale})
 
 
 def _settled(rule: QuantizingRule, eps: float | None, factor: Any) -> QuantizingRule:
@@ -503,7 +557,7 @@ def _fp8_rules(
     shape: tuple[int, int], to: str, per: str | int | tuple[int, int], scale: str, quotient: str, nan: str
 ) -> tuple[QuantizingRule, ...]:
     """Return the rules of FP8 codes with scales, the chosen one first."""
-    kind, words, form = scale_kind(scale), QUOTIENT_WORDS[quotient], format_named(to)
+    kind, words, form = scale_kind(scale), QUOTIENT_WORDS[quotient], _format(to)
     if per == TENSOR:
         rules = tuple(tensor_rules(shape, form))
         first = [rule for rule in rules if rule.name.startswith("amax / MAX") and words in rule.name]
@@ -531,6 +585,7 @@ def store(
     scales: str | None = None,
     layout: str | None = None,
     nibbles: str = "low",
+    transposed: bool = False,
     at: Operand | None = None,
     into: Operand | Sequence[Operand] = (),
     page: int = 0,
@@ -541,10 +596,12 @@ def store(
     name of `layouts.scale_layout` such as nvidia_128x4, a buffer with zeros in its pads; otherwise (rows, blocks). Two
     4-bit codes share a byte, the even column in its low half ("low") or "high". `at` names the slot of each row in a
     cache, -1 for no slot; `into` names what each cache held before, (slots, columns); `page` is the slots of a page.
+    `transposed`: values or codes are an output (columns, rows), and scales without a layout (blocks, rows).
     store("y", "bf16").kind is "store". Raises RefsimError for unknown names, and when it is called for slots that do
     not fit. Source: PTX ISA, st; vLLM, csrc/cache_kernels.cu.
     """
     named("order of nibbles", nibbles, {"low": 0, "high": 1})
     caches = tuple(into) if isinstance(into, list | tuple) else (into,)
-    given = {"outputs": (output,) if scales is None else (output, scales), "format": format, "layout": layout}
+    given: dict[str, Any] = {"format": None if format is None else _format(format), "turned": transposed}
+    given |= {"outputs": (output,) if scales is None else (output, scales), "layout": layout}
     return ComposedStep(STORE, _nothing, (), {**given, "nibbles": nibbles, "at": at, "into": caches, "page": page})

@@ -23,6 +23,11 @@ OTHERS = {
     "silu and a quotient": (steps.silu(), steps.divide("w"), steps.store("y", "f16")),
     "rope of pairs": (steps.rope("cos", "sin", 128, pairs=True), steps.multiply(0.5), steps.store("y", "bf16")),
     "mxfp8": (steps.add("other"), steps.quantize("mxfp8"), steps.store("q", scales="s")),
+    "gelu by tanh": (steps.gelu("tanh", how="tanh.approx"), steps.store("y", "bf16")),
+    "gelu by erf, transposed": (steps.gelu(), steps.store("y", "f16", transposed=True)),
+    "rounded before the weights": (steps.rms_norm("w", how="x * r is rounded"), steps.store("y", "bf16")),
+    "int8": (steps.gelu(), steps.quantize("int8", per=64), steps.store("q", scales="s", transposed=True)),
+    "whole numbers": (steps.divide(0.0625), steps.store("y", "int8")),
     "a tensor": (steps.quantize("e4m3", per="tensor"), steps.store("q", scales="s")),
     "blocks of powers of two": (steps.quantize("e5m2", per=(2, 64), scale="e8m0"), steps.store("q", scales="s")),
 }
@@ -47,8 +52,9 @@ def judged(kernel, problem, wrong=0):
 
 
 def composed(name, given):
-    outputs = {"y": given[-1].given["format"] or ""} if len(given[-1].given["outputs"]) == 1 else {}
-    formats = {"mxfp8": ("e4m3", "e8m0"), "a tensor": ("e4m3", "f32")}.get(name, ("e5m2", "e8m0"))
+    format = given[-1].given["format"]
+    outputs = {"y": format.name.replace("int8", "u8")} if format else {}
+    formats = {"mxfp8": ("e4m3", "e8m0"), "a tensor": ("e4m3", "f32"), "int8": ("", "f32")}.get(name, ("e5m2", "e8m0"))
     outputs = outputs or dict(zip(("q", "s"), formats, strict=True))
     return replace(kernels()["rms_norm_fp8"], computes=steps.fused(LOAD, *given), outputs=outputs)
 

@@ -1,5 +1,6 @@
 """docs/fused-kernels.md: its kernels pass as declared, and mistakes planted in them are named."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -85,8 +86,6 @@ def test_a_wrong_composition_is_refused(given, rule):
     [
         (steps.rms_norm("v"), "unknown-name"),
         (steps.rms_norm("x"), "bad-shape"),
-        (steps.rms_norm("w", how=["no such way"]), "bad-kernel"),
-        (steps.add("w", how=["the"]), "bad-kernel"),
         (steps.rope("cos", "sin", 48), "bad-shape"),
         (steps.multiply(lambda problem: np.ones(3, np.float32)), "bad-shape"),
     ],
@@ -95,6 +94,62 @@ def test_operands_that_do_not_fit_are_refused(step, code):
     with pytest.raises(RefsimError) as caught:
         steps.fused(LOAD, step, STORE)(Rows(2, 128))
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "near"),
+    [
+        (steps.rms_norm, {"weight": "w", "how": ["no such way"]}, "`ways` of the step lists them"),
+        (steps.add, {"other": "w", "how": ["the"]}, "the operand is added"),
+        (steps.gelu, {"how": "tanh is"}, "tanh is of b * (x + k * x^3)"),
+    ],
+)
+def test_a_text_that_names_no_way_or_several_is_refused_where_the_step_is_written(step, given, near):
+    with pytest.raises(RefsimError) as caught:
+        step(**given)
+    assert caught.value.code == "bad-kernel"
+    assert near in caught.value.help
+
+
+@pytest.mark.parametrize(
+    "step", [steps.rms_norm("w"), steps.gelu(), steps.softmax(), steps.rope("cos", "sin", 128), steps.quantize("int8")]
+)
+def test_every_way_that_a_step_lists_is_taken(step):
+    assert step.ways
+    for text in step.ways:
+        assert replace(step, how=text).how == text
+
+
+def test_a_way_that_rounds_to_the_output_has_the_name_of_its_format_too():
+    assert steps.rms_norm("w", how="x * r is rounded to bf16").how
+
+
+def test_int8_codes_and_scales_are_those_of_plain_code():
+    problem = Rows(3, 128)
+    x, _ = steps.StepOperands(problem).values("x")
+    own = steps.fused(LOAD, steps.quantize("int8", quotient="largest"), steps.store("q", scales="s"))(problem)
+    outputs, top = own.apart(own.codes(own.usual)), np.abs(x).max(1, keepdims=True)
+    assert (outputs["q"].view(np.int8) == np.rint(x * (np.float32(127) / top))).all()
+    assert (outputs["s"].view(np.float32) == top / np.float32(127)).all()
+
+
+def test_a_number_that_is_not_one_is_0_in_int8_and_nan_in_fp8():
+    given = lambda problem: np.float32([[np.nan, 300.0, -300.0, 2.5]])
+    for format, want in (("int8", [0, 127, 128, 2]), ("e4m3", [0x7F, 0x79, 0xF9, 0x42])):
+        own = steps.fused(steps.load(given), steps.store("y", format))(Rows(1, 128))
+        assert own.codes(own.usual).tolist() == want
+
+
+def test_a_transposed_output_has_columns_as_rows_and_a_kernel_that_does_not_transpose_is_named():
+    own = steps.fused(LOAD, steps.silu(), steps.quantize("nvfp4"), steps.store("q", scales="s", transposed=True))
+    turned, plain = own(Rows(4, 256)), steps.fused(*own.steps[:-1], steps.store("q", scales="s"))(Rows(4, 256))
+    got, want = (each.apart(each.codes(each.usual)) for each in (turned, plain))
+    assert (got["s"] == want["s"].T).all()
+    assert got["q"].shape == (256, 2)
+    assert turned.together(got).tobytes() == turned.codes(turned.usual).tobytes() == plain.together(want).tobytes()
+    written = turned.together({"q": want["q"].reshape(256, 2), "s": want["s"].reshape(16, 4)})
+    (cause,) = [each for each in turned.causes() if "rows lie as rows" in each.says]
+    assert (turned.codes(cause.of(turned.usual)) == written).all()
 
 
 def test_a_quantizer_that_does_not_exist_is_refused():
@@ -114,6 +169,9 @@ def test_steps_of_every_kind_have_the_values_of_plain_float32_code():
         (steps.divide("w"), x / w),
         (steps.softmax(), np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1)[:, None]),
         (steps.silu(), x / (1 + np.exp(-x))),
+        (steps.silu(how="expf of CUDA"), x / (1 + np.exp(-x))),
+        (steps.gelu("tanh"), x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
+        (steps.gelu(), x / 2 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))),
         (steps.layer_norm("w", "w", 0.0), (x - x.mean(1)[:, None]) / x.std(1)[:, None] * w + w),
     ):
         own = steps.fused(LOAD, step, steps.store("y", "f32"))(problem)
