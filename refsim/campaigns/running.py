@@ -91,7 +91,11 @@ class _Run:
         if self.is_behind_the_end(shard):
             return
         if self.plan.failed is not None:
-            error = problem if isinstance(problem, RefsimError) else internal_error(problem, "refsim --debug verify")
+            error = (
+                problem
+                if isinstance(problem, RefsimError)
+                else internal_error(problem, "refsim --debug, with the same command,")
+            )
             self.keep(shard, FinishedShard(self.plan.failed(shard, error)))
             return
         if not isinstance(problem, RefsimError):

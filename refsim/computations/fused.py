@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.elementwise import FusedStage, slot_ways
+from refsim.computations.elementwise import Elementwise, FusedStage, slot_ways
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.placing import IN_PLACE
 from refsim.computations.quantised import EVERYTHING, QuantizedTensor, QuantizerOutput
@@ -29,6 +29,7 @@ TURNS = (
     Way("the output is the transpose", Family.TRANSPOSED, PTX["st"], lambda codes: codes),
     Way("rows lie as rows, not as columns", Family.TRANSPOSED, PTX["st"], lambda codes: codes.reshape(codes.T.shape).T),
 )
+OWN_VALUES = Way("the values that are converted", Family.AMAX, _BETWEEN, rank=0)
 NO_STEP = -1
 """The place of a step that is left out."""
 
@@ -151,16 +152,32 @@ class FusedComputation(Computation):
             Aspect("read_x", tuple(replace(way, apply=way.apply) for way in X_READINGS)),
             Aspect("steps", lambda own: own.sequences, tuple(range(len(self.stages)))),
         ]
+        exchanges = [Cause(Family.GATE, "x is loaded", "exchanged_x", 0, PTX["ld"], 0)]
         for number, (stage, held) in enumerate(zip(self.stages, self.rounds, strict=True)):
             usual = ROUNDINGS_BETWEEN[held]
             ways = (usual, *(way for way in ROUNDINGS_BETWEEN.values() if way is not usual))
             says = f"the result of step {number + 1}, {_name(stage)}, {{}}"
             found.append(Aspect(f"rounded_{number}", ways, usual, says=says))
+            if isinstance(stage, Elementwise) and number and stage.operand.shape == self.x.shape:
+                says = f"x and {stage.name} are exchanged"
+                exchanges.append(Cause(Family.GATE, says, "exchanged_x", number, PTX["ld"]))
+        found.append(Aspect("exchanged_x", exchanges, 0))
+        if self.tail is not None and self.stages:
+            found.append(Aspect("amax_of", tuple(self._amaxes()), OWN_VALUES))
         if self.slots is not None:
             found.append(Aspect("slots", slot_ways(self.page)))
         if any(form.is_turned for form in self.forms):
             found.append(Aspect("turned", TURNS))
         return tuple(found)
+
+    def _amaxes(self) -> Iterator[Cause]:
+        """Yield the causes in the values whose amax the quantizer takes: before or after their last rounding."""
+        own = self.rounds[-1]
+        yield Cause(Family.AMAX, "amax is of the values that are converted", "amax_of", OWN_VALUES, _BETWEEN, 0)
+        for held, way in ROUNDINGS_BETWEEN.items():
+            if held is not own:
+                says = f"amax is of values in {held or F32}, elements are made of those in {own or F32}"
+                yield Cause(Family.AMAX, says, "amax_of", way, _BETWEEN)
 
     @cached_property
     def sequences(self) -> tuple[Cause, ...]:
@@ -254,14 +271,15 @@ class FusedComputation(Computation):
     def _values(self, plan: Choices, position: int) -> Floats:
         """Return the values after `position` steps."""
         if position == 0:
-            return np.asarray(plan.read_x.apply(self.x, self.x_format), np.float32)
+            x = self.stages[plan.exchanged_x].operand if plan.exchanged_x else self.x
+            return np.asarray(plan.read_x.apply(x, self.x_format), np.float32)
         place = plan.steps[position - 1]
 
         def made() -> Floats:
             x = self._values(plan, position - 1)
             if place != NO_STEP:
-                stage = self.stages[place]
-                x = stage.applied(self._of(plan, stage), x)
+                stage, own = self.stages[place], self._of(plan, self.stages[place])
+                x = (replace(stage, operand=self.x) if plan.exchanged_x == place > 0 else stage).applied(own, x)
             held: Way = getattr(plan, f"rounded_{position - 1}")
             return np.asarray(held.apply(x), np.float32)
 
@@ -274,7 +292,7 @@ class FusedComputation(Computation):
         A step may be exchanged with the one after it.
         """
         names = [name for own in self._own_names[: min(position + 1, len(self.stages))] for name in own.values()]
-        return ["read_x", "steps", *(f"rounded_{at}" for at in range(position)), *names]
+        return ["read_x", "exchanged_x", "steps", *(f"rounded_{at}" for at in range(position)), *names]
 
     def _stored(self, plan: Choices, store: StoredValues) -> Codes:
         """Return the codes of values that are stored."""
@@ -293,9 +311,14 @@ class FusedComputation(Computation):
 
         def made() -> QuantizedTensor:
             x = self._values(plan, last)
-            return replace(usual, x=np.pad(x, ((0, 0), (0, usual.x.shape[1] - x.shape[1]))))
+            width = ((0, 0), (0, usual.x.shape[1] - x.shape[1]))
+            of_amax = None
+            if last and plan.amax_of.rank:
+                of_amax = np.pad(self._values(plan.but(**{f"rounded_{last - 1}": plan.amax_of}), last), width)
+            return replace(usual, x=np.pad(x, width), x_of_amax=of_amax)
 
-        tail: QuantizedTensor = self._kept(("quantizer",), plan, self._names_before(last), made)
+        names = [*self._names_before(last), *(["amax_of"] if last else [])]
+        tail: QuantizedTensor = self._kept(("quantizer",), plan, names, made)
         words = tail.codes(self._of(plan, usual)).reshape(-1)
         if usual.which != QuantizerOutput.BOTH:
             return [words]

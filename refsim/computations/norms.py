@@ -180,7 +180,8 @@ NOT_CENTRED = Way("no mean is subtracted", Family.MEAN, _NORM)
 CENTRED = Way("the mean is subtracted", Family.MEAN, _NORM)
 CENTRED_IN_VARIANCE = Way("the mean is subtracted for the variance alone", Family.MEAN, _NORM, rank=2)
 ONE_PASS = Way("the variance is the mean of squares less the square of the mean", Family.CONTRACTION, _NORM)
-CENTRINGS = (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS)
+RAW_VARIANCE = Way("the mean is subtracted, but not for the variance", Family.MEAN, _NORM)
+CENTRINGS = (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS, RAW_VARIANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +242,7 @@ class Norm(RowFunction):
         x = self.read(plan, rows).astype(np.float64)
         of_x, of_squares = (count or x.shape[1] for count in plan.count)
         shift = added_wide(kept(x, plan.tail)) / of_x if plan.centred is not NOT_CENTRED else np.float64(0)
-        mean = added_wide(kept(x - shift, plan.tail) ** 2) / of_squares
+        mean = added_wide(kept(x - shift * (plan.centred is not RAW_VARIANCE), plan.tail) ** 2) / of_squares
         y = (x - shift * (plan.centred is not CENTRED_IN_VARIANCE)) / np.sqrt(mean + as_written(plan.eps, self.number))
         if self.w is not None:
             y = y * plan.weights.apply(self.w)
@@ -259,7 +260,7 @@ class Norm(RowFunction):
         if plan.centred is not NOT_CENTRED:
             shift = np.asarray(plan.mean.apply(plan.order.sum(kept(x, plan.tail), plan.held), of_x))
             x = x - shift[:, None]
-            shown = read if plan.centred is ONE_PASS else x
+            shown = read if plan.centred in (ONE_PASS, RAW_VARIANCE) else x
         squares = plan.squares.apply(plan.order, kept(shown, plan.tail), plan.held)
         mean = np.asarray(plan.mean.apply(squares + eps if plan.eps_place is BEFORE_MEAN else squares, of_squares))
         if plan.centred is ONE_PASS:

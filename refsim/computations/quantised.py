@@ -176,6 +176,7 @@ class QuantizedTensor(Computation):
 
     Codes, scales in a buffer of `shape`, or both concatenated. `columns` excludes the zeros that complete a block of x.
     The first of `rules` is the usual one; its scales map amax to the largest value of `limit`, and lie as in `store`.
+    `x_of_amax`: the values whose amax is taken, where these are not x.
     """
 
     x: Singles
@@ -189,6 +190,7 @@ class QuantizedTensor(Computation):
     scales_size: int = 0
     columns: int = 0
     variants: tuple[Cause, ...] = ()
+    x_of_amax: Singles | None = None
 
     title = "quantised by "
     is_sampled = False
@@ -322,7 +324,8 @@ class QuantizedTensor(Computation):
 
     def _peaks(self, plan: Choices) -> Singles:
         def made() -> Singles:
-            patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
+            x = self._read(plan) if self.x_of_amax is None else self.x_of_amax
+            patterns = np.ascontiguousarray(x).view(np.uint32)
             magnitudes = _magnitudes(patterns, plan.rule.counts_nan)
             return np.ascontiguousarray(plan.peak.apply(magnitudes, patterns, plan.rule.group)).view(np.float32)
 

@@ -101,6 +101,8 @@ OWN_SCALE = Way(
 _PLACES: tuple[tuple[str, Places], ...] = (
     ("the block before", lambda r, t, s: (r, np.maximum(t - 1, 0))),
     ("the next block", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
+    ("the block before, around the end", lambda r, t, s: (r, (t - 1) % s[1])),
+    ("the next block, around the end", lambda r, t, s: (r, (t + 1) % s[1])),
     ("the row before", lambda r, t, s: (np.maximum(r - 1, 0), t)),
     ("the next row", lambda r, t, s: (np.minimum(r + 1, s[0] - 1), t)),
     ("the first block of its row", lambda r, t, s: (r, 0 * t)),

@@ -161,6 +161,8 @@ def scale_stores() -> tuple[ScaleStore, ...]:
             DEEPGEMM["get_mn_major_tma_aligned_tensor"],
         )
         found.append(ScaleStore(says, source, places, int(words > 1), 2, (1, words), leaves=True))
+    padded = partial(_at, _by_rows, (1, 4))
+    found.append(ScaleStore("row by row, lines of whole words", PTX["st"], padded, 1, 2, (1, 4), leaves=True))
     return tuple(found)
 
 

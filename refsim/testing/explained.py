@@ -149,10 +149,10 @@ def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple
 
 
 def _alternatives(named: Named, shared: Mapping[str, Mapping[str, Named]]) -> list[str]:
-    """Return causes of other families, one of each, that no test case tells from `named`."""
+    """Return a few other causes that no test case tells from `named`, except those that differ in numbers alone."""
     same = next(each for each in shared.values() if str(named) in each)
-    of_family = {other.causes[0].family: says for says, other in reversed(same.items())}
-    return [says for family, says in of_family.items() if family != named.causes[0].family]
+    others = {NUMBER.sub("#", says): says for says in reversed(same)}
+    return [says for words, says in reversed(others.items()) if words != NUMBER.sub("#", str(named))][:2]
 
 
 def _as_in(diet: Diet, name: str, case: Any, named: Named) -> Named | None:

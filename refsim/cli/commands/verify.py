@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -421,7 +422,8 @@ class _Run:
             elif click.get_current_context().find_root().params.get("debug"):
                 raise
             else:
-                error = internal_error(problem, f"refsim --debug verify {kernel.name}")
+                files = [f"--kernels={file}" for file in asked.files]
+                error = internal_error(problem, shlex.join(["refsim", "--debug", "verify", kernel.name, *files]))
             verdict = Verdict.of_error(kernel.name, error, asked.profile, seed=asked.seed, promise=promise)
         return judged(kernel, verdict)
 
