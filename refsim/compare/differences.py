@@ -318,8 +318,13 @@ def explained(
 
 
 def _moved(name: str, got: Codes, want: Codes) -> str:
-    """Return which line of `want` each wrong line along the first axis holds; "" where it is not exactly one line."""
+    """Return which line of `want` each wrong line along the first axis holds; "" where it is not exactly one line.
+
+    A line that is wrong in one element may equal another line by chance.
+    """
     lines = np.flatnonzero((got != want).any(axis=1))
+    if ((got != want).sum(axis=1)[lines] == 1).any():
+        return ""
     places: dict[bytes, list[int]] = {}
     for line, content in enumerate(want):
         places.setdefault(content.tobytes(), []).append(line)

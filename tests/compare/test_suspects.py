@@ -101,3 +101,11 @@ def test_elements_must_have_one_size() -> None:
     ):
         with pytest.raises(RefsimError, match="bad-dtype"):
             explained(*arrays)
+
+
+def test_a_column_that_is_wrong_in_one_element_is_no_moved_column():
+    want = np.full((4, 3), 7, np.uint8)
+    want[1] = 1, 2, 3
+    got = want.copy()
+    got[1, 0] = 2
+    assert explained(got, want) == ()
