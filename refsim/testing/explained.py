@@ -22,7 +22,7 @@ from refsim.conversions import decode, encode
 from refsim.device import Device
 from refsim.device.compile import compiled
 from refsim.errors import RefsimError
-from refsim.formats import E8M0, F32, Format, array_type, format_named
+from refsim.formats import E8M0, F32, Format, array_type
 from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
 from refsim.testing.changed_device import ChangedDevice
@@ -151,8 +151,8 @@ def _by_computation(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple
 def _alternatives(named: Named, shared: Mapping[str, Mapping[str, Named]]) -> list[str]:
     """Return a few other causes that no test case tells from `named`, except those that differ in numbers alone."""
     same = next(each for each in shared.values() if str(named) in each)
-    others = {NUMBER.sub("#", says): says for says in reversed(same)}
-    return [says for words, says in reversed(others.items()) if words != NUMBER.sub("#", str(named))][:2]
+    others = {NUMBER.sub("#", says): says for says in reversed(list(same))}
+    return [says for words, says in reversed(list(others.items())) if words != NUMBER.sub("#", str(named))][:2]
 
 
 def _as_in(diet: Diet, name: str, case: Any, named: Named) -> Named | None:
@@ -242,9 +242,11 @@ def _without_edits(
         if not count or isinstance(right, Bounded):
             continue
         one, other = (codes_of(np.asarray(each)).reshape(marks.shape) for each in (got[name], right))
-        if formats[name] and kernel.promise is Promise.BITWISE_EXCEPT_NAN_PAYLOAD:
-            one, other = (_of_one_nan(each, format_named(formats[name])) for each in (one, other))
-        is_bare = bool(formats[name]) and is_nan_alone(one, format_named(formats[name]))
+        row = array_type(formats[name] or str(np.asarray(right).dtype))
+        form = row if formats[name] and isinstance(row, Format) else None
+        if form and kernel.promise is Promise.BITWISE_EXCEPT_NAN_PAYLOAD:
+            one, other = (_of_one_nan(each, form) for each in (one, other))
+        is_bare = form is not None and is_nan_alone(one, form)
         declared = () if is_bare or not declares else _declared(kernel, problem, device, name, one, count)
         if declared:
             found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
@@ -252,7 +254,6 @@ def _without_edits(
             found[name] = computed[name]
         else:
             half = time.process_time() + max(0.0, deadline - time.process_time()) * OF_SHAPES
-            row = array_type(formats[name] or str(np.asarray(right).dtype))
             known = _scales_of(diet, problem, name)
             found[name] = between_outputs(
                 one, other, row, Limit(Clock(True), half), on_progress, is_right=True, known=known

@@ -13,7 +13,7 @@ from refsim.conversions import decode
 from refsim.device import Device
 from refsim.device.compile import compiled
 from refsim.errors import RefsimError
-from refsim.formats import Format, format_named
+from refsim.formats import Format, array_type
 from refsim.kernels import Bounded, Kernel
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.suspects.budget import Budget
@@ -180,7 +180,8 @@ def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:
     NaN codes are replaced by one code if the accuracy contract allows any NaN.
     """
     kernel, got, want = diet.kernel, diet.outputs(problem), diet.expected(problem)
-    rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
+    types = {name: array_type(format or "u8") for name, format in kernel.output_formats(problem).items()}
+    rows = {name: row if isinstance(row, Format) else None for name, row in types.items()}
     one_nan = kernel.promise.nan != "bitwise"
     return [
         (name, (_codes(got[name], row, one_nan), _codes(want[name], row, one_nan), row))
