@@ -86,10 +86,6 @@ def _whole_wrapped(values: Singles, rule: EncodingRule) -> Codes:
     return (whole & (rule.to.code_limit - 1)).astype(rule.to.code_dtype)
 
 
-def _from_least(least: float, values: Singles, rule: EncodingRule) -> Codes:
-    return encode_rule(np.maximum(values, np.float32(least)), rule)
-
-
 def _in_codes_of(other: Format, values: Singles, rule: EncodingRule) -> Codes:
     return np.asarray(encode(values, other), rule.to.code_dtype)
 
@@ -137,9 +133,10 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
         cut = partial(_through, via, "toward-zero")
         found.append(Way(f"{says}, the first time toward zero", Family.DOUBLE_ROUNDING, modes, cut, 3))
     if format.twos_complement:
-        says, cut = f"whole numbers are at least {-format.max_value:g}", partial(_from_least, -format.max_value)
         found.append(Way("whole numbers that are too large wrap around", Family.SATURATION, cvt, _whole_wrapped))
-        return (*found, Way(says, Family.SATURATION, cvt, cut))
+        says, least = f"whole numbers are at least {-format.max_value:g}", np.float32(-format.max_value)
+        found.append(Way(says, Family.SATURATION, cvt, lambda x, rule: encode_rule(np.maximum(x, least), rule)))
+        return tuple(found)
     for overflow in OVERFLOWS[1:]:
         says = f"what is too large becomes {overflow}"
         found.append(Way(says, Family.SATURATION, cvt, partial(_beyond, overflow)))

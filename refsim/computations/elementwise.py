@@ -1,6 +1,6 @@
 """Steps of fused kernels that change each element: sum, product, quotient, GELU, rotary embedding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -77,12 +77,9 @@ class Elementwise(FusedStage):
 
 # ---- GELU --------------------------------------------------------------------------------------------------------------
 
+_fma: Callable[..., Floats] = ieee.fma
 _GELU = TORCH["nn.functional.gelu"]
 _ONE, _HALF, _FACTOR, _CUBIC = (np.float32(each) for each in (1, 0.5, 0.7978845608028654, 0.044715))
-
-
-def _plus(x: Floats, y: Floats, z: Any) -> Floats:
-    return ieee.fma(np.ascontiguousarray(x), np.ascontiguousarray(y), z)
 
 
 INNERS = (
@@ -90,9 +87,9 @@ INNERS = (
         Family.CONTRACTION,
         PTX["fma"],
         {
-            "tanh is of b * fma(k, x^3, x)": lambda x: _FACTOR * _plus(x * x * x, np.full_like(x, _CUBIC), x),
+            "tanh is of b * fma(k, x^3, x)": lambda x: _FACTOR * _fma(x * x * x, _CUBIC, x),
             "tanh is of b * (x + k * x^3)": lambda x: _FACTOR * (x + _CUBIC * (x * x * x)),
-            "tanh is of (b * x) * fma(k * x, x, 1)": lambda x: _FACTOR * x * _plus(_CUBIC * x, x, _ONE),
+            "tanh is of (b * x) * fma(k * x, x, 1)": lambda x: _FACTOR * x * _fma(_CUBIC * x, x, _ONE),
         },
     ),
     Way("tanh is of b * x: no cubic term", Family.FACTOR, _GELU, lambda x: _FACTOR * x),
@@ -106,7 +103,6 @@ GELUS = ways_of(
         "GELU is x * sigmoid(1.702 x)": lambda plan, x: x / (_ONE + EXP_CUDA.apply(np.float32(-1.702) * x)),
         "GELU is SiLU": lambda plan, x: x / (_ONE + EXP_CUDA.apply(-x)),
         "GELU is ReLU": lambda plan, x: np.maximum(x, 0),
-        "GELU is without its factor 1 / 2": lambda plan, x: x * (_ONE + plan.tanh.apply(plan.inner.apply(x))),
     },
 )
 APPROXIMATIONS = {"tanh": GELUS[0], "none": GELUS[1]}

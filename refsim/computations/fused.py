@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from refsim.computations.elementwise import Elementwise, FusedStage, slot_ways
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.placing import IN_PLACE
-from refsim.computations.quantised import EVERYTHING, QuantizedTensor, QuantizerOutput
+from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
 from refsim.computations.row_functions import COMMON, X_READINGS, Floats, RowFunction, written
-from refsim.computations.scale_stores import NOT_WRITTEN
 from refsim.computations.ways import Cause, Choices, Codes, Family, Way, rounded_to
 from refsim.errors import RefsimError, nearest
 from refsim.formats import BF16, F16, F32, Format
@@ -354,8 +353,6 @@ class FusedComputation(Computation):
         if self.tail is None or self.slots is not None:
             return plan, got
         own = self._of(plan, self.tail)
-        if own.pads != NOT_WRITTEN and own.stored.leaves is None and own.reach is EVERYTHING:
-            return plan, got
         size = int(np.prod(self.tail.shape))
         _, left = self.tail.undone(own.but(placed=IN_PLACE), got[got.size - size :])
         names = self._own_names[self.parts.index(self.tail)]
@@ -378,7 +375,7 @@ def chosen(part: Any, how: Sequence[str]) -> Choices:
 
     Raises RefsimError for a text that is in no way of the step, or in several.
     """
-    plan = part.usual
+    plan: Choices = part.usual
     causes = [each for each in part.causes() if each.aspect in vars(plan)]
     for text in how:
         exact = [each for each in causes if each.says == text]

@@ -36,7 +36,7 @@ from refsim.computations.ways import (
     seen_by,
     ways_of,
 )
-from refsim.formats import BF16, F32
+from refsim.formats import BF16
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 

@@ -141,10 +141,6 @@ def _power(round_power: Callable[[Any], Any], grid: ScaleGrid, rule: QuantizingR
         return _stored(grid, np.exp2(exponents), rule)
 
 
-def _above(exponents: Any) -> Any:
-    return np.floor(exponents) + 1
-
-
 def _times(factor: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     return _stored(grid, rule.decoded(grid.stored).astype(np.float64) * factor, rule)
 
@@ -201,7 +197,7 @@ def _where(marked: Marks, value: float, grid: ScaleGrid, rule: QuantizingRule) -
 
 _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray[Any]]], ...] = (
     ("the power of two above amax / MAX", Family.SCALE_RULE, partial(_power, np.ceil)),
-    ("the power of two above amax / MAX, twice amax / MAX where it is one", Family.SCALE_RULE, partial(_power, _above)),
+    ("a power of two always above amax / MAX", Family.SCALE_RULE, partial(_power, lambda e: np.floor(e) + 1)),
     ("the power of two below amax / MAX", Family.SCALE_RULE, partial(_power, np.floor)),
     ("the nearest power of two to amax / MAX", Family.SCALE_RULE, partial(_power, np.rint)),
     ("twice as large", Family.SCALE_RULE, partial(_times, 2.0)),

@@ -27,7 +27,7 @@ from refsim.sources import DEEPGEMM, PTX, Source
 Singles = NDArray[np.float32]
 Grid = tuple[int, int]
 _ONE = np.float32(1)
-INT8 = replace(MXINT8, name="int8", bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
+WHOLE_BYTE = replace(MXINT8, name="int8", bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
 """Whole numbers from -128 to 127, as a format."""
 CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 
@@ -137,7 +137,11 @@ QUOTIENT_WORDS = {
 
 def element_rule(to: Format) -> EncodingRule:
     """Return how CUDA converts float32 to a small format or to int8: it saturates; NaN is 0 in int8."""
-    return EncodingRule(INT8, "nearest-even", "saturate", 0, 0) if to is INT8 else policy_row("cuda.satfinite", to).rule
+    return (
+        EncodingRule(WHOLE_BYTE, "nearest-even", "saturate", 0, 0)
+        if to is WHOLE_BYTE
+        else policy_row("cuda.satfinite", to).rule
+    )
 
 
 def _quotient(name: str, x: Singles, scales: Singles, grid: ScaleGrid) -> Singles:
@@ -161,7 +165,7 @@ def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: st
 
     source = PTX["rcp.approx.ftz.f32"] if quotient == "approximate" else CASTS
     name = f"{kind.name}: {kind.summary}; {QUOTIENT_WORDS[quotient]}, NaN {nan}"
-    element, counts, floor = element_rule(to), nan != NAN_RULES[1], 0.0 if to is INT8 else quantizing.EPS
+    element, counts, floor = element_rule(to), nan != NAN_RULES[1], 0.0 if to is WHOLE_BYTE else quantizing.EPS
     return QuantizingRule(name, source, group, element, kind.format, counts, _one, scale, scaled, floor)
 
 

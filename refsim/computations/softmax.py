@@ -74,6 +74,7 @@ TOPS = (
             "m is the maximum of the row and 0": lambda x: np.fmax.reduce(x, axis=1, initial=0),
         },
     ),
+    Way("a row of -infinity becomes NaN", Family.NAN, _SOFTMAX, lambda x: np.fmax.reduce(x, axis=1, initial=-np.inf)),
     Way("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, lambda x: _largest(np.abs(x)), 2),
 )
 ROUNDED_WEIGHTS = ways_of(

@@ -15,26 +15,22 @@ from refsim.sources import CUDA_GUIDE, IEEE754, NUMPY_LIBRARY, PTX
 
 Floats = NDArray[np.float32]
 LOG2_OF_E = np.float32(1.4426950408889634)
+
+
+def _singles(*patterns: int) -> Floats:
+    return np.array(patterns, np.uint32).view(np.float32)
+
+
+_fma: Callable[..., Floats] = ieee.fma
 _ONE, _QUOTIENT = np.float32(1), IEEE754["section 5.4.1"]
 TO_WHOLE = np.float32(1.5 * 2**23)
-LN_2_PARTS: Floats = np.array([-6.93145752e-1, -1.42860677e-6], np.float32)
-EXP_ABOVE: Floats = np.array(
-    [
-        5.082762527590693718096e-04,
-        6.757896990527504603057e-03,
-        5.114512081637298353406e-02,
-        2.473615434895520810817e-01,
-        7.257664613233124478488e-01,
-        9.999999999980870924916e-01,
-    ],
-    np.float32,
-)
-EXP_BELOW: Floats = np.array([2.159509375685829852307e-02, -2.742335390411667452936e-01, 1], np.float32)
-CUDA_EXP: Floats = np.array([0x3BBB989D, 0x437C0000, 0x4B400001, 0xCB40007F, 0x32A57060], np.uint32).view(np.float32)
-CUDA_TANH: Floats = np.array([0x3C80F082, 0xBD563CAE, 0x3E085941, 0xBEAAA9ED, 0], np.uint32).view(np.float32)
-_ERF_BELOW = (0x38B1E96A, 0xBA574D20, 0x3BAAD5EA, 0xBCDC1BE7, 0x3DE718AF, 0xBEC093AC, 0x3E0375D3)
-_ERF_ABOVE = (0x38EB4C3A, 0xBAAE005B, 0x3C09919F, 0xBD24D99A, 0x3E235519, 0x3F69B4F9, 0x3F210A14)
-CUDA_ERF: Floats = np.array([_ERF_BELOW, _ERF_ABOVE], np.uint32).view(np.float32)
+LN_2_PARTS = _singles(0xBF317200, 0xB5BFBE8E)
+EXP_ABOVE = _singles(0x3A053DD8, 0x3BDD7159, 0x3D517D8C, 0x3E7D4C58, 0x3F39CBD5, 0x3F800000)
+EXP_BELOW = _singles(0x3CB0E832, 0xBE8C6857, 0x3F800000)
+CUDA_EXP = _singles(0x3BBB989D, 0x437C0000, 0x4B400001, 0xCB40007F, 0x32A57060)
+CUDA_TANH = _singles(0x3C80F082, 0xBD563CAE, 0x3E085941, 0xBEAAA9ED, 0)
+ERF_BELOW = _singles(0x38B1E96A, 0xBA574D20, 0x3BAAD5EA, 0xBCDC1BE7, 0x3DE718AF, 0xBEC093AC, 0x3E0375D3)
+ERF_ABOVE = _singles(0x38EB4C3A, 0xBAAE005B, 0x3C09919F, 0xBD24D99A, 0x3E235519, 0x3F69B4F9, 0x3F210A14)
 EXP_MOST, EXP_LEAST = np.float32(88.72283935546875), np.float32(-103.97208404541015625)
 
 
@@ -76,8 +72,8 @@ def _numpy_exp(x: Floats) -> Floats:
 def _cuda_exp(x: Floats) -> Floats:
     """Return e^x as expf of CUDA: 2^n by the exponent, 2^rest by ex2.approx.ftz."""
     unit, span, shift, back, low = CUDA_EXP
-    whole = ieee.fma(ieee.fma(x, unit, np.float32(0.5), sat=True), span, shift, "rm")
-    rest = ieee.fma(x, low, ieee.fma(x, LOG2_OF_E, -(whole + back)))
+    whole = _fma(_fma(x, unit, np.float32(0.5), sat=True), span, shift, "rm")
+    rest = _fma(x, low, _fma(x, LOG2_OF_E, -(whole + back)))
     return np.asarray(_approx("ex2", True, rest) * (words(whole) << 23).view(np.float32), np.float32)
 
 
@@ -85,15 +81,15 @@ def _cuda_tanh(x: Floats) -> Floats:
     """Return tanh x as tanhf of CUDA: a polynomial below 0.6, then 1 - 2 / (e^2x + 1)."""
     size = np.abs(x)
     divided = _approx("rcp", True, _approx("ex2", True, size * np.float32(2.885390043258667)) + _ONE)
-    far = np.where(size >= np.float32(9.010913848876953), _ONE, ieee.fma(divided, np.float32(-2), _ONE))
-    near = ieee.fma(_horner(x * x, CUDA_TANH), x, x)
+    far = np.where(size >= np.float32(9.010913848876953), _ONE, _fma(divided, np.float32(-2), _ONE))
+    near = _fma(_horner(x * x, CUDA_TANH), x, x)
     return np.where(size < np.float32(0.6), near, np.copysign(far, x)).astype(np.float32)
 
 
 def _cuda_erf(x: Floats) -> Floats:
     """Return erf x as erff of CUDA: a polynomial, from 1.003 on of the logarithm of 1 - erf."""
     size = np.abs(x)
-    near, far = (ieee.fma(_horner(t, row), y, y) for t, y, row in zip((x * x, size), (x, -size), CUDA_ERF, strict=True))
+    near, far = (_fma(_horner(t, row), y, y) for t, y, row in ((x * x, x, ERF_BELOW), (size, -size, ERF_ABOVE)))
     return np.where(size >= np.float32(1.0029599666595459), np.copysign(_ONE - _approx("ex2", True, far), x), near)
 
 

@@ -90,15 +90,8 @@ class Family(StrEnum):
     SLOTS = "rows of another slot"
 
 
-OF_ROUNDING = {
-    Family.SPECIAL,
-    Family.CONTRACTION,
-    Family.PROMOTION_ORDER,
-    Family.REDUCTION_ORDER,
-    Family.FLUSHED,
-    Family.DOUBLE_ROUNDING,
-}
-"""Families of the ways of right kernels, which round elsewhere or use other instructions."""
+OF_ROUNDING = {Family.SPECIAL, Family.CONTRACTION, Family.PROMOTION_ORDER, Family.REDUCTION_ORDER, Family.FLUSHED}
+"""Families of ways that change a value by no more than a few roundings."""
 
 
 class Choices(SimpleNamespace):

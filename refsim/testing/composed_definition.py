@@ -15,7 +15,7 @@ from refsim.computations.norms import ROUNDED_PRODUCT, Norm
 from refsim.computations.quantised import QuantizedTensor
 from refsim.computations.scale_stores import BY_ROWS
 from refsim.computations.softmax import Softmax
-from refsim.computations.ways import OF_ROUNDING, Family
+from refsim.computations.ways import OF_ROUNDING
 from refsim.formats import E8M0, F32, UE4M3
 from refsim.kernels import Bounded, Kernel
 from refsim.reference import fused_steps
@@ -23,8 +23,6 @@ from refsim.reference.rational_float import GRIDS
 from refsim.testing.definitions import Definition
 from refsim.testing.steps import Composition
 
-BOUNDED = OF_ROUNDING - {Family.DOUBLE_ROUNDING}
-"""Families of ways that change a value by no more than the bounds of the second definition."""
 MOST = 1 << 14
 TILED = "as nvidia_128x4"
 
@@ -49,7 +47,7 @@ def _is_plain(part: Any) -> bool:
     )
     changed = [(name, getattr(part.usual, name)) for name in own if own[name] != usual[name]]
     return all(
-        name in ("order", "exchanged") or way is ROUNDED_PRODUCT or getattr(way, "family", "") in BOUNDED
+        name in ("order", "exchanged") or way is ROUNDED_PRODUCT or getattr(way, "family", "") in OF_ROUNDING
         for name, way in changed
     )
 

@@ -13,28 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.elementwise import (
-    ADD,
-    APPROXIMATIONS,
-    DIVIDE,
-    MULTIPLY,
-    Elementwise,
-    FusedStage,
-    Gelu,
-    Rope,
-)
+from refsim.computations import elementwise, quantising
+from refsim.computations.elementwise import FusedStage
 from refsim.computations.fused import FusedComputation, StoredValues, WrittenForm, chosen
 from refsim.computations.norms import Norm
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
-from refsim.computations.quantising import (
-    INT8,
-    QUOTIENT_WORDS,
-    QuantizingRule,
-    block_rules,
-    block_variants,
-    group_rules,
-    tensor_rules,
-)
+from refsim.computations.quantising import QUOTIENT_WORDS, WHOLE_BYTE, QuantizingRule
 from refsim.computations.row_functions import Floats, RowFunction
 from refsim.computations.row_sums import RowOrder
 from refsim.computations.scale_stores import BY_ROWS, scale_stores
@@ -43,13 +27,14 @@ from refsim.computations.softmax import Softmax
 from refsim.computations.ways import OF_ROUNDING, Cause, Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError, named, unknown
-from refsim.formats import BF16, F32, Format, format_named
+from refsim.formats import BF16, F32, S8, Format, format_named
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
 from refsim.scaling.blocks import tensor_factor
 from refsim.scaling.rows import SCALE_KINDS, scale_kind
 from refsim.typed_arrays import codes_with_format
 
 __all__ = [
+    "RowOrder",
     "add",
     "divide",
     "fused",
@@ -168,21 +153,21 @@ class ComposedStep:
 
     def made(self, operands: StepOperands) -> Any:
         """Return the step of some operands; its usual plan has the ways that `how` names."""
-        part = self.make(operands)
+        part: Any = self.make(operands)
         if self.how:
             texts = (self.how,) if isinstance(self.how, str) else self.how
-            vars(part)["usual"] = chosen(part, texts)
+            part.__dict__["usual"] = chosen(part, texts)
         return part
 
     @property
     def ways(self) -> tuple[str, ...]:
         """Return the texts that `how=` takes for steps that round elsewhere or use other instructions."""
-        part = self.make(self._any)
-        return tuple(each.says for each in part.causes() if each.family in OF_ROUNDING and each.aspect != "order")
+        part, families = self.make(self._any), {*OF_ROUNDING, Family.DOUBLE_ROUNDING}
+        return tuple(each.says for each in part.causes() if each.family in families and each.aspect != "order")
 
 
 def _format(name: str | Format) -> Format:
-    return INT8 if name in ("int8", "s8") else format_named(name)
+    return WHOLE_BYTE if name in (WHOLE_BYTE.name, S8.name) else format_named(name)
 
 
 LOAD, STAGE, ROUNDED, QUANTIZE, STORE = "load", "stage", "rounded", "quantize", "store"
@@ -431,14 +416,14 @@ def gelu(approximate: str = "none", *, how: How = ()) -> ComposedStep:
     erff and tanhf are those of CUDA; tanh is of b * fma(k, x^3, x). `how` names other ways. gelu("tanh").kind is
     "stage". Raises RefsimError for another name. Source: PyTorch, nn.functional.gelu; CUDA C++ Programming Guide.
     """
-    named("approximation of GELU", approximate, APPROXIMATIONS)
-    made = lambda given: Gelu(given.shape, approximate)  # noqa: E731
+    named("approximation of GELU", approximate, elementwise.APPROXIMATIONS)
+    made = lambda given: elementwise.Gelu(given.shape, approximate)  # noqa: E731
     return ComposedStep(STAGE, made, how, {"function": "gelu", "approximate": approximate})
 
 
 def _elementwise(kind: str, by: Operand, how: How) -> ComposedStep:
     def made(given: StepOperands) -> FusedStage:
-        return Elementwise(given.shape, kind, by if isinstance(by, str) else "operand", given.spread(by))
+        return elementwise.Elementwise(given.shape, kind, by if isinstance(by, str) else "operand", given.spread(by))
 
     return ComposedStep(STAGE, made, how, {"function": kind, "by": by})
 
@@ -448,7 +433,7 @@ def add(other: Operand, *, how: How = ()) -> ComposedStep:
 
     add("residual").kind is "stage". Raises RefsimError bad-shape when it is called. Source: PTX ISA, add.
     """
-    return _elementwise(ADD, other, how)
+    return _elementwise(elementwise.ADD, other, how)
 
 
 def multiply(by: Operand, *, how: How = ()) -> ComposedStep:
@@ -456,7 +441,7 @@ def multiply(by: Operand, *, how: How = ()) -> ComposedStep:
 
     multiply(0.5).kind is "stage". Raises RefsimError bad-shape when it is called. Source: PTX ISA, mul.
     """
-    return _elementwise(MULTIPLY, by, how)
+    return _elementwise(elementwise.MULTIPLY, by, how)
 
 
 def divide(by: Operand, *, how: How = ()) -> ComposedStep:
@@ -464,7 +449,7 @@ def divide(by: Operand, *, how: How = ()) -> ComposedStep:
 
     divide("scale").kind is "stage". Raises RefsimError bad-shape when it is called. Source: PTX ISA, div.rn.
     """
-    return _elementwise(DIVIDE, by, how)
+    return _elementwise(elementwise.DIVIDE, by, how)
 
 
 def rope(cos: Operand, sin: Operand, head: int, *, pairs: bool = False, how: How = ()) -> ComposedStep:
@@ -484,7 +469,7 @@ def rope(cos: Operand, sin: Operand, head: int, *, pairs: bool = False, how: How
         ):
             what = f"cos and sin have shapes {tables[0].shape} and {tables[1].shape}, x has {given.shape}"
             raise RefsimError("bad-shape", what, "rope(...)", f"(rows, at most {head // 2}), heads of {head} columns")
-        return Rope(given.shape, tables[0], tables[1], head, pairs)
+        return elementwise.Rope(given.shape, tables[0], tables[1], head, pairs)
 
     return ComposedStep(STAGE, made, how, {"function": "rope", "cos": cos, "sin": sin, "head": head, "pairs": pairs})
 
@@ -526,8 +511,8 @@ def quantize(
         if is_block:
             x = np.pad(x, ((0, 0), (0, -x.shape[1] % block_format(to).width)))
             factor = None if tensor_scale is None else tensor_factor(given.given(tensor_scale), block_format(to))
-            rules = tuple(_settled(row, eps, factor) for row in block_rules(to, recipe))
-            settings = block_variants(to, recipe)
+            rules = tuple(_settled(row, eps, factor) for row in quantising.block_rules(to, recipe))
+            settings = quantising.block_variants(to, recipe)
             variants = tuple(
                 Cause(_VARIED[kind], says, "rule", _settled(rule, eps, factor), rule.source, 2)
                 for kind, says, rule in settings
@@ -559,13 +544,13 @@ def _fp8_rules(
     """Return the rules of FP8 codes with scales, the chosen one first."""
     kind, words, form = scale_kind(scale), QUOTIENT_WORDS[quotient], _format(to)
     if per == TENSOR:
-        rules = tuple(tensor_rules(shape, form))
+        rules = tuple(quantising.tensor_rules(shape, form))
         first = [rule for rule in rules if rule.name.startswith("amax / MAX") and words in rule.name]
     else:
         group = (1, shape[1]) if per == ROW else (1, per) if isinstance(per, int) else per
         if not isinstance(group, tuple):
             raise unknown("group", per, [TENSOR, ROW])
-        rules = tuple(group_rules(group, form, kind.format))
+        rules = tuple(quantising.group_rules(group, form, kind.format))
         first = [
             rule
             for rule in rules

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from conformance.fused_kernels.more import CASES_OF_MORE
 from conformance.fused_kernels.recipes import Rows
-from conformance.fused_kernels.trials import CASES, kernels
+from conformance.fused_kernels.trials import CASES, kernels, kernels_of_page
 from refsim import device
 from refsim.compare import within_bound
 from refsim.kernels import Bounded
@@ -59,7 +60,14 @@ def composed(name, given):
     return replace(kernels()["rms_norm_fp8"], computes=steps.fused(LOAD, *given), outputs=outputs)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES_OF_MORE)
+def test_elements_of_another_kernel_are_judged(name):
+    seen, differing = judged(kernels()[name], CASES[name])
+    assert differing == 0
+    assert seen >= 10
+
+
+@pytest.mark.parametrize("name", kernels_of_page())
 def test_elements_of_a_kernel_of_the_page_are_judged(name):
     problem = replace(CASES[name], rows=min(6, CASES[name].rows))
     kernel = kernels()[name]
