@@ -1,4 +1,4 @@
-"""Asks refsim about mistakes in the fused kernels of docs/fused-kernels.md: python -m conformance.fused_kernels"""
+"""Asks refsim about mistakes in fused kernels, of docs/fused-kernels.md and others: python -m conformance.fused_kernels"""
 
 import argparse
 from collections import Counter
