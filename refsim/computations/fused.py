@@ -176,7 +176,7 @@ class FusedComputation(Computation):
         for held, way in ROUNDINGS_BETWEEN.items():
             if held is not own:
                 says = f"amax is of values in {held or F32}, elements are made of those in {own or F32}"
-                yield Cause(Family.AMAX, says, "amax_of", way, _BETWEEN)
+                yield Cause(Family.AMAX, says, "amax_of", way, _BETWEEN, 2)
 
     @cached_property
     def sequences(self) -> tuple[Cause, ...]:

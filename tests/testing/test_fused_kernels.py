@@ -131,6 +131,23 @@ def test_a_text_that_names_no_way_or_several_is_refused_where_the_step_is_writte
     assert near in caught.value.help
 
 
+STEPS_OF_PAGE = {
+    "norms": (steps.rms_norm("w"), steps.layer_norm("w", "w")),
+    "layer_norm": (steps.layer_norm("w", "w"),),
+    "silu": (steps.silu(), steps.silu_mul("w")),
+    "softmax": (steps.softmax(),),
+    "rope": (steps.rope("cos", "sin", 64),),
+}
+
+
+def test_the_texts_of_the_page_each_name_one_way():
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| `\"(.+)\"` \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 6
+    for names, text in rows:
+        for name in re.findall(r"\w+", names):
+            assert all(replace(step, how=[*step.how, text]).how for step in STEPS_OF_PAGE[name])
+
+
 @pytest.mark.parametrize(
     "step", [steps.rms_norm("w"), steps.gelu(), steps.softmax(), steps.rope("cos", "sin", 128), steps.quantize("int8")]
 )
