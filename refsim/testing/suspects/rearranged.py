@@ -1,7 +1,7 @@
 """Inputs that the kernel reads in another order: it agrees once its inputs are rearranged in the same way."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -92,7 +92,10 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
     suspect = ways[0].suspect
     if suspect == FRAGMENT and not MATRICES.search(diet.device.program.text):  # type: ignore[attr-defined]
         suspect = "elements permuted"
-    return Suspicion(suspect, ways[0].says, places, count, is_mended=True) if count else None
+    says, whole = ways[0].says, tuple(replace(each, is_partial=False) for each in ways)
+    if count and ways[0].is_partial and not _mends(diet, problems[0], (names, whole)):
+        says = f"{says.replace(' are exchanged', ' are taken')}, for some elements and not for all"
+    return Suspicion(suspect, says, places, count, is_mended=True) if count else None
 
 
 def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int:
