@@ -78,20 +78,14 @@ class Elementwise(FusedStage):
 # ---- GELU --------------------------------------------------------------------------------------------------------------
 
 _fma: Callable[..., Floats] = ieee.fma
-_GELU = TORCH["nn.functional.gelu"]
+_GELU, _AS_FMA = TORCH["nn.functional.gelu"], (Family.CONTRACTION, PTX["fma"])
 _ONE, _HALF, _FACTOR, _CUBIC = (np.float32(each) for each in (1, 0.5, 0.7978845608028654, 0.044715))
 
 
 INNERS = (
-    *ways_of(
-        Family.CONTRACTION,
-        PTX["fma"],
-        {
-            "tanh is of b * fma(k, x^3, x)": lambda x: _FACTOR * _fma(x * x * x, _CUBIC, x),
-            "tanh is of b * (x + k * x^3)": lambda x: _FACTOR * (x + _CUBIC * (x * x * x)),
-            "tanh is of (b * x) * fma(k * x, x, 1)": lambda x: _FACTOR * x * _fma(_CUBIC * x, x, _ONE),
-        },
-    ),
+    Way("tanh is of b * fma(k, x^3, x)", *_AS_FMA, lambda x: _FACTOR * _fma(x * x * x, _CUBIC, x)),
+    Way("tanh is of b * (x + k * x^3)", *_AS_FMA, lambda x: _FACTOR * (x + _CUBIC * (x * x * x))),
+    Way("tanh is of (b * x) * fma(k * x, x, 1)", *_AS_FMA, lambda x: _FACTOR * x * _fma(_CUBIC * x, x, _ONE)),
     Way("tanh is of b * x: no cubic term", Family.FACTOR, _GELU, lambda x: _FACTOR * x),
 )
 GELUS = ways_of(

@@ -92,26 +92,20 @@ class StepOperands:
         codes, row = codes_with_format(str(name), given, None if format is None else format_named(format), usual)
         return np.asarray(decode(codes, row, np.float32)), row
 
-    def spread(self, name: Operand) -> Floats:
-        """Return an operand that spreads over (rows, columns). Raises RefsimError bad-shape where it does not."""
+    def spread(self, name: Operand, shape: tuple[int, ...]) -> Floats:
+        """Return an operand that spreads over a shape. Raises RefsimError bad-shape where it does not."""
         values, _ = self.values(name)
         try:
-            np.broadcast_to(values, self.shape)
+            np.broadcast_to(values, shape)
         except ValueError:
-            rule = f"() for all, (columns,), (rows, 1) or (rows, columns) of {self.shape}"
+            rule = f"one value, one a column{', (rows, 1) or (rows, columns)' if len(shape) > 1 else ''} of {shape}"
             raise RefsimError("bad-shape", f"{name} has shape {values.shape}", rule=rule) from None
         return values
 
     def columns(self, name: Operand | None) -> Floats | None:
         """Return an operand with one value for each column."""
-        if name is None:
-            return None
-        values, _ = self.values(name)
-        if values.shape != self.shape[1:]:
-            raise RefsimError(
-                "bad-shape", f"{name} has shape {values.shape}", rule=f"one value a column: {self.shape[1:]}"
-            )
-        return values
+        columns = self.shape[1:]
+        return None if name is None else np.broadcast_to(self.spread(name, columns), columns)
 
 
 Made = Callable[[StepOperands], Any]
@@ -126,11 +120,8 @@ class AnyOperands(StepOperands):
     def values(self, name: Operand, format: str | Format | None = None) -> tuple[Floats, Format]:
         return np.zeros((self.shape[0], 1), np.float32), F32
 
-    def spread(self, name: Operand) -> Floats:
+    def spread(self, name: Operand, shape: tuple[int, ...]) -> Floats:
         return np.zeros((), np.float32)
-
-    def columns(self, name: Operand | None) -> Floats | None:
-        return None if name is None else np.zeros(self.shape[1], np.float32)
 
 
 @dataclass(frozen=True)
@@ -341,7 +332,7 @@ def _row_function(subject: Any, how: How, order: Order | None, number: float, **
     def made(given: StepOperands) -> RowFunction:
         more = {name: given.columns(each) for name, each in operands.items() if name != "gate"}
         if operands.get("gate") is not None:
-            more["gate"] = np.broadcast_to(given.spread(operands["gate"]), given.shape)
+            more["gate"] = np.broadcast_to(given.spread(operands["gate"], given.shape), given.shape)
         x = np.zeros(given.shape, np.float32)
         found: RowFunction = subject(x, given.format, given.format, number, **more, **centres)
         if order is not None:
@@ -423,7 +414,9 @@ def gelu(approximate: str = "none", *, how: How = ()) -> ComposedStep:
 
 def _elementwise(kind: str, by: Operand, how: How) -> ComposedStep:
     def made(given: StepOperands) -> FusedStage:
-        return elementwise.Elementwise(given.shape, kind, by if isinstance(by, str) else "operand", given.spread(by))
+        return elementwise.Elementwise(
+            given.shape, kind, by if isinstance(by, str) else "operand", given.spread(by, given.shape)
+        )
 
     return ComposedStep(STAGE, made, how, {"function": kind, "by": by})
 
