@@ -27,7 +27,7 @@ from refsim.sources import DEEPGEMM, PTX, Source
 Singles = NDArray[np.float32]
 Grid = tuple[int, int]
 _ONE = np.float32(1)
-WHOLE_BYTE = replace(MXINT8, name="int8", bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
+WHOLE_BYTE = replace(MXINT8, name="int8", aliases=("s8",), bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
 """Whole numbers from -128 to 127, as a format."""
 CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 

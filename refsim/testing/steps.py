@@ -27,7 +27,7 @@ from refsim.computations.softmax import Softmax
 from refsim.computations.ways import OF_ROUNDING, Cause, Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError, named, unknown
-from refsim.formats import BF16, F32, S8, Format, format_named
+from refsim.formats import BF16, F32, Format, format_named
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
 from refsim.scaling.blocks import tensor_factor
 from refsim.scaling.rows import SCALE_KINDS, scale_kind
@@ -158,7 +158,7 @@ class ComposedStep:
 
 
 def _format(name: str | Format) -> Format:
-    return WHOLE_BYTE if name in (WHOLE_BYTE.name, S8.name) else format_named(name)
+    return WHOLE_BYTE if name in (WHOLE_BYTE.name, *WHOLE_BYTE.aliases) else format_named(name)
 
 
 LOAD, STAGE, ROUNDED, QUANTIZE, STORE = "load", "stage", "rounded", "quantize", "store"
