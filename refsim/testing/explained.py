@@ -164,11 +164,13 @@ def _as_in(diet: Diet, name: str, case: Any, named: Named) -> Named | None:
     subject = computed.get(name, computed.get(""))
     if subject is None or isinstance(subject, np.ndarray):
         return named
-    codes = subject.codes(subject.usual)
+    codes, alike = subject.codes(subject.usual), [_alike(subject, each) for each in named.causes]
     if any(marks.any() for marks in diet.wrong(case).values()):
         names = [name] if name in computed else list(subject.apart(codes))
         codes = subject.together({each: codes_of(np.asarray(outputs[each])) for each in names})
-    for causes in product(*(_alike(subject, each) for each in named.causes)):
+    elif not all(alike):  # a choice that changes nothing there is not offered
+        return named
+    for causes in product(*alike):
         same = Named(causes, 0, is_whole=True)
         plan = same.plan_from(subject.usual)
         with suppress(DoesNotApplyError):
