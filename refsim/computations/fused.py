@@ -175,7 +175,7 @@ class FusedComputation(Computation):
         yield Cause(Family.AMAX, "amax is of the values that are converted", "amax_of", OWN_VALUES, _BETWEEN, 0)
         for held, way in ROUNDINGS_BETWEEN.items():
             if held is not own:
-                says = f"amax is of values in {held or F32}, elements are made of those in {own or F32}"
+                says = f"amax is of {held or 'float32'} values, elements are made of {own or 'float32'} values"
                 yield Cause(Family.AMAX, says, "amax_of", way, _BETWEEN, 2)
 
     @cached_property
