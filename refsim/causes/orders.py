@@ -64,7 +64,7 @@ def _maps(got: Codes, want: Codes) -> Iterator[str]:
             continue
         what = "elements" if width == 1 else f"runs of {width} elements"
         words = _words(source, what)
-        found = _bits(source, what, *pair, columns=got.shape[-1] // width) or (f"B's {words}" if words else "")
+        found = _bits(source, what, *pair, got.shape[-1]) or (f"B's {words}" if words else "")
         if found:
             yield found
     yield from (f"B's {what} in another order" for what in whole_lines)
@@ -216,7 +216,7 @@ def _bits(source: Indices, what: str, have: Codes, right: Codes, columns: int) -
         and columns & (columns - 1) == 0
         and {int(source[1 << bit]) for bit in moved} == {1 << bit for bit in moved}
     ):
-        apart = [1 << bit for bit in moved]
+        apart = [have.shape[1] << bit for bit in moved]
         named = [f"columns {each} apart" if each < columns else f"rows {each // columns} apart" for each in apart]
         return f"B's {what} with two bits of their place exchanged, that of {named[0]} and that of {named[1]}"
     rows = []

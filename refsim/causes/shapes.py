@@ -216,15 +216,22 @@ def _powers(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Itera
 
 def _shared(
     pair: OutputPair, low: Reals, high: Reals, usable: NDArray[np.bool_], fold: Fold
-) -> tuple[Reals, Reals, NDArray[np.int64]] | None:
-    """Return the interval of the number that each group shares and its count of elements; None where one has none."""
+) -> tuple[Reals, Reals, NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the interval of the number that each group shares, its count of elements, and how many of them tell.
+
+    An element tells if its value in B differs from others: a group of equal elements always shares a number. None where
+    a group has no such number, or too few tell.
+    """
     least = np.asarray(fold(np.where(usable, low, -np.inf)), np.float64).max(axis=1)
     most = np.asarray(fold(np.where(usable, high, np.inf)), np.float64).min(axis=1)
     if (least > most).any():
         return None
     count = np.asarray(fold(usable)).sum(axis=1)
-    evidence = int(np.maximum(count - 1, 0).sum()) * pair.bits
-    return (least, most, count) if evidence >= LEAST_BITS else None
+    if (count.sum() - 1) * pair.bits < LEAST_BITS:
+        return None
+    codes = np.sort(np.asarray(fold(np.where(usable, pair.want, 0))), axis=1)
+    told = np.maximum((codes[:, 1:] != codes[:, :-1]).sum(axis=1) - (codes[:, 0] == 0), 0)
+    return (least, most, count, told) if told.sum() * pair.bits >= LEAST_BITS else None
 
 
 def _factors(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterator[Cause]:
@@ -241,13 +248,13 @@ def _factors(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iter
         found = _shared(pair, low, high, usable, fold)
         if found is None:
             continue
-        least, most, count = found
+        least, most, count, told = found
         signs = np.asarray(fold(np.where(usable, turned, 0.0)), np.float64).sum(axis=1)
         if (np.abs(signs) != count).any():
             continue
         moved = (least > 1 + EDGE * pair.precision) | (most < 1 - EDGE * pair.precision) | (signs < 0)
         changed = np.asarray(fold(pair.differs)).any(axis=1) & (count > 0)
-        enough = int(np.maximum(count - 1, 0)[moved & changed].sum()) * pair.bits >= LEAST_BITS
+        enough = told[moved & changed].sum() * pair.bits >= LEAST_BITS
         with np.errstate(over="ignore", invalid="ignore"):
             factor = np.where(changed, np.copysign(np.sqrt(least) * np.sqrt(most), signs), 1.0)
         if not enough or 2 * (moved & changed).sum() < changed.sum() or not _holds(pair, fold, factor[:, None], 0.0):
@@ -266,7 +273,9 @@ def _holds(pair: OutputPair, fold: Fold, factor: "Reals | float", offset: "Reals
         if not isinstance(pair.format, Integer):
             beyond = np.abs(right) >= pair.format.max_value - pair.half_gap(np.full(1, pair.format.max_value))
             fits |= beyond & ((np.abs(a) >= pair.format.max_value) | np.isnan(a)) & (np.isnan(a) | (a * right > 0))
-            fits |= np.abs(b) >= pair.format.max_value
+            edge = np.copysign(pair.format.max_value - pair.half_gap(np.full(1, pair.format.max_value)), b)
+            past = (a - edge * factor - offset) * np.sign(b * factor) >= -pair.half_gap(a)
+            fits |= (np.abs(b) >= pair.format.max_value) & (np.isnan(a) | past)
     idle = (np.asarray(factor) == 1.0) & (np.asarray(offset) == 0.0)
     return bool(np.where(idle, same, fits | same).all())
 
@@ -373,11 +382,11 @@ def _offsets(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iter
         found = _shared(pair, low, high, pair.is_free, fold)
         if found is None:
             continue
-        least, most, count = found
+        least, most, count, told = found
         widest = np.asarray(fold(np.where(pair.is_free, room, 0.0)), np.float64).max(axis=1)
         moved = ((least > widest) | (most < -widest)) & (count > 0)
         offset = np.where(moved, (np.where(moved, least, 0.0) + np.where(moved, most, 0.0)) / 2, 0.0)
-        if not moved.any() or not _holds(pair, fold, 1.0, offset[:, None]):
+        if told[moved].sum() * pair.bits < LEAST_BITS or not _holds(pair, fold, 1.0, offset[:, None]):
             continue
         if not what:
             number = _decimal(least[0], most[0])
@@ -405,7 +414,7 @@ def _ends(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterato
     one, two, differs = np.abs(pair.a), np.abs(pair.b), pair.differs
     if int(differs.sum()) < 4 or np.isnan(pair.a[differs]).any() or np.isnan(pair.b[differs]).any():
         return
-    bounds: list[str] = []
+    bounds: dict[str, float] = {}
     for is_above, name in ((True, "above"), (False, "below")):
         here = differs & ((pair.a < pair.b) if is_above else (pair.a > pair.b))
         if not here.any():
@@ -413,13 +422,14 @@ def _ends(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterato
         bound = pair.a[here][0]
         rest = pair.b[~differs & ~np.isnan(pair.b)]
         if (pair.a[here] != bound).any() or ((rest > bound) if is_above else (rest < bound)).any():
-            bounds = []
+            bounds = {}
             break
-        bounds.append(f"{name} {bound:g} are {bound:g}")
-    if bounds:
+        bounds[name] = float(bound)
+    if bounds and bounds.get("below", -np.inf) <= bounds.get("above", np.inf):
         is_end = {float(np.abs(pair.a[differs]).max())} <= {row.max_value for row in FORMATS}
         family = Family.SATURATION if is_end else Family.VALUES
-        yield Cause(family, f"values {', those '.join(bounds)}", "", None, PTX["cvt, .satfinite"])
+        words = ", those ".join(f"{name} {bound:g} are {bound:g}" for name, bound in bounds.items())
+        yield Cause(family, f"values {words}", "", None, PTX["cvt, .satfinite"])
     kept = two[~differs & (two > 0)].min(initial=np.inf)
     largest = two[differs].max()
     if not one[differs].any() and largest < kept and np.isfinite(kept):

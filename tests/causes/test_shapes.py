@@ -110,6 +110,52 @@ def test_no_shape(name: str) -> None:
         assert not found, (what, found)
 
 
+CHOSEN = OTHER > 0
+FLAT, OTHER_FLAT = (each[:, :1].repeat(64, 1) for each in (VALUES, OTHER))
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "change"),
+    [
+        ("e4m3", 300 * VALUES, lambda x: np.where(np.abs(x) == 448, OTHER, x * 0.7)),
+        ("e4m3", 300 * VALUES, lambda x: np.where(np.abs(x) == 448, OTHER, x - 37)),
+        ("f32", np.where(CHOSEN, np.inf, VALUES), lambda x: np.where(CHOSEN, 3, x * 0.7)),
+        ("f32", 5 * np.abs(VALUES) / 4, lambda x: np.where(CHOSEN, 0, 5)),
+        ("f32", np.round(9 * FLAT), lambda x: OTHER_FLAT),
+        ("s32", np.round(9 * FLAT), lambda x: np.round(1000 * OTHER_FLAT)),
+    ],
+)
+def test_no_shape_of_some(name: str, right: Any, change: Change) -> None:
+    """What holds for most elements alone, or for groups of one value, is no shape."""
+    if name == "s32":
+        got, want = (each.astype(np.int32).view(np.uint32) for each in (change(right), right))
+    else:
+        want = encoded(right, name)
+        got = encoded(change(refsim.decode(want, name)), name)
+    assert not shapes_of(got, want, array_type(name))
+
+
+def test_numbers_beyond_the_largest() -> None:
+    """Of a largest number, a product may be anything from its own product on."""
+    want = encoded(300 * VALUES, "e4m3")
+    got = encoded(300 * VALUES * 0.7, "e4m3")
+    (named,) = shapes_of(got, want, E4M3)
+    assert "every element is 0.7 times as large" in str(named)
+
+
+def test_bits_of_runs_are_counted_in_columns() -> None:
+    """Runs of 2 elements, two of which lie in each row twice."""
+    runs = np.array([[a, b] * 2 for a in range(1, 9) for b in range(9, 17)])[DRAWN.permutation(64)]
+    at = np.arange(64)
+    moved = runs[(at & ~17) | (at & 1) << 4 | at >> 4 & 1]
+    got, want = (each.reshape(8, 32).astype(np.uint32) for each in (moved, runs))
+    (named,) = shapes_of(got, want, F32)
+    assert (
+        "runs of 2 elements with two bits of their place exchanged, that of columns 4 apart and that of rows 2"
+        in str(named)
+    )
+
+
 def test_scales_that_are_given() -> None:
     scales = DRAWN.uniform(0.1, 0.5, (64, 1)).astype(np.float32)
     right = VALUES.astype(np.float32)
