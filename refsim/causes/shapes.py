@@ -23,6 +23,8 @@ Fold = Callable[[NDArray[np.generic]], NDArray[np.generic]]
 LEAST_BITS = 32
 """The least evidence: bits by which the elements of each group agree beyond the first, over all groups."""
 LEAST_OF_VALUES = 16
+LEAST_OF_GIVEN, OF_A_POWER, MOST_OF_ONE = 7, 3, 20
+"""The least evidence that factors are given numbers, and the bits of a power of two, and at most of another number."""
 NEAR = ", within one "
 """The words of a shape that holds within a rounding, not in every bit."""
 MOST_ELEMENTS, ENOUGH_ELEMENTS = 1 << 22, 1 << 16
@@ -115,6 +117,15 @@ class OutputPair:
         return np.asarray(both & (np.maximum(np.abs(self.a), np.abs(self.b)) < self.format.max_value), np.bool_)
 
     @cached_property
+    def ratios(self) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+        """Return the interval of the ratio of each two magnitudes, and where it tells something."""
+        one, two = np.abs(self.a), np.abs(self.b)
+        gap_one, gap_two = self.half_gap(self.a), self.half_gap(self.b)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            low, high = (one - gap_one) / (two + gap_two), (one + gap_one) / (two - gap_two)
+        return low, high, self.is_free & (one > gap_one) & (two > gap_two)
+
+    @cached_property
     def differs(self) -> NDArray[np.bool_]:
         return np.asarray(self.got != self.want, np.bool_)
 
@@ -168,6 +179,9 @@ def _given(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterat
                 is_known = int(differs[big].sum()) >= LEAST_OF_VALUES or least >= LEAST_OF_VALUES
                 is_idle = differs[factor == 1].any() or (big & telling & (differs == 0)).any()
                 if is_known and not is_idle and _holds(pair, fold, factor[:, None], 0.0):
+                    ends = [each[big] for each in _interval(*pair.ratios, fold)]
+                    if not _tells(factor[big], *ends):
+                        continue
                     of = f"one factor for each {what}" if what else "one factor for every element"
                     yield Cause(Family.SCALE_RULE, f"{of}{NEAR}rounding: {words}", "", None, OCP_MX["section 5.2"])
 
@@ -214,6 +228,20 @@ def _powers(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Itera
                 )
 
 
+def _interval(low: Reals, high: Reals, usable: NDArray[np.bool_], fold: Fold) -> tuple[Reals, Reals]:
+    """Return the interval that lies in the intervals of all usable elements of each group."""
+    least = np.asarray(fold(np.where(usable, low, -np.inf)), np.float64).max(axis=1)
+    return least, np.asarray(fold(np.where(usable, high, np.inf)), np.float64).min(axis=1)
+
+
+def _tells(numbers: Reals, least: Reals, most: Reals) -> bool:
+    """Return whether chance hardly puts numbers into these intervals; a number counts where it differs from the last."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.clip(np.nan_to_num(-np.log2(np.log2(most / least))), 0, MOST_OF_ONE)
+    bits = np.where(np.abs(np.frexp(numbers)[0]) == 0.5, np.minimum(bits, OF_A_POWER), bits)
+    return float(bits[np.diff(numbers, prepend=np.nan) != 0].sum()) >= LEAST_OF_GIVEN
+
+
 def _shared(
     pair: OutputPair, low: Reals, high: Reals, usable: NDArray[np.bool_], fold: Fold
 ) -> tuple[Reals, Reals, NDArray[np.int64], NDArray[np.int64]] | None:
@@ -222,8 +250,7 @@ def _shared(
     An element tells if its value in B differs from others: a group of equal elements always shares a number. None where
     a group has no such number, or too few tell.
     """
-    least = np.asarray(fold(np.where(usable, low, -np.inf)), np.float64).max(axis=1)
-    most = np.asarray(fold(np.where(usable, high, np.inf)), np.float64).min(axis=1)
+    least, most = _interval(low, high, usable, fold)
     if (least > most).any():
         return None
     count = np.asarray(fold(usable)).sum(axis=1)
@@ -238,11 +265,7 @@ def _factors(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iter
     """Yield the factor of the tensor, or of each row, column or block."""
     if not pair.bits:
         return
-    one, two = np.abs(pair.a), np.abs(pair.b)
-    gap_one, gap_two = pair.half_gap(pair.a), pair.half_gap(pair.b)
-    usable = pair.is_free & (one > gap_one) & (two > gap_two)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        low, high = (one - gap_one) / (two + gap_two), (one + gap_one) / (two - gap_two)
+    low, high, usable = pair.ratios
     turned = np.where(usable & (np.signbit(pair.a) != np.signbit(pair.b)), -1.0, 1.0)
     for what, fold in _groups(pair.a.shape):
         found = _shared(pair, low, high, usable, fold)
@@ -259,7 +282,7 @@ def _factors(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iter
             factor = np.where(changed, np.copysign(np.sqrt(least) * np.sqrt(most), signs), 1.0)
         if not enough or 2 * (moved & changed).sum() < changed.sum() or not _holds(pair, fold, factor[:, None], 0.0):
             continue
-        yield _factor_cause(pair, what, moved, (least, most), signs, known)
+        yield _factor_cause(pair, what, moved, changed, (least, most), signs, known)
 
 
 def _holds(pair: OutputPair, fold: Fold, factor: "Reals | float", offset: "Reals | float") -> bool:
@@ -284,6 +307,7 @@ def _factor_cause(
     pair: OutputPair,
     what: str,
     moved: NDArray[np.bool_],
+    changed: NDArray[np.bool_],
     interval: tuple[Reals, Reals],
     signs: Reals,
     known: Mapping[str, NDArray[np.generic]],
@@ -299,7 +323,7 @@ def _factor_cause(
     of = f"one factor for each {what}{NEAR}rounding"
     if moved.sum() < moved.size:
         of += f"; it is 1 for {moved.size - int(moved.sum())} of {moved.size}"
-    scale = _as_known(moved, interval, known)
+    scale = _as_known(moved | changed, moved, interval, known)
     if scale:
         return Cause(Family.SCALE_RULE, f"{of}: {scale}", "", None, OCP_MX["section 5.2"])
     middle = np.sqrt(least) * np.sqrt(most)
@@ -349,7 +373,12 @@ def _is_code_as_number(low: Reals, high: Reals) -> bool:
     return bool(((low <= rising[places]) & (rising[places] <= high)).all())
 
 
-def _as_known(moved: NDArray[np.bool_], interval: tuple[Reals, Reals], known: Mapping[str, NDArray[np.generic]]) -> str:
+def _as_known(
+    here: NDArray[np.bool_],
+    moved: NDArray[np.bool_],
+    interval: tuple[Reals, Reals],
+    known: Mapping[str, NDArray[np.generic]],
+) -> str:
     """Return how the factors follow from scales that are given: the scale, its inverse, or their squares."""
     for name, array in known.items():
         scales = np.asarray(array)
@@ -363,7 +392,8 @@ def _as_known(moved: NDArray[np.bool_], interval: tuple[Reals, Reals], known: Ma
                 if is_code:
                     ways["as a number, not as 2^(s - 127), "] = given / values
             for words, numbers in ways.items():
-                if ((interval[0] <= numbers * (1 + unit)) & (numbers * (1 - unit) <= interval[1]))[moved].all():
+                fits = (interval[0] <= numbers * (1 + unit)) & (numbers * (1 - unit) <= interval[1])
+                if fits[here].all() and _tells(numbers[moved], interval[0][moved], interval[1][moved]):
                     return f"{words}{name}"
     return ""
 

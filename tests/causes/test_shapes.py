@@ -169,6 +169,22 @@ def test_scales_that_are_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("factors", "given"),
+    [
+        (0.5, 2.0892),
+        (0.25, 2.0),
+        ([[1.03], [2.52]] * 2, [0.404, 1 / 2.52] * 2),
+    ],
+)
+def test_scales_of_another_number(factors: Any, given: Any) -> None:
+    """A number that e4m3 hardly tells from the factor, a power of two, and a scale that fits some rows."""
+    right = refsim.decode(encoded(VALUES[:4], "e4m3"), "e4m3")
+    scales = {"the scales": np.array(given, np.float32)}
+    (named,) = shapes_of(encoded(right * np.array(factors), "e4m3"), encoded(right, "e4m3"), E4M3, scales)
+    assert named.causes[0].family == Family.FACTOR, str(named)
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda x: x + 5, "5 was added to every element$"),
