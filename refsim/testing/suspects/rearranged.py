@@ -110,12 +110,12 @@ def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int
             continue
         extents, few = _extents(diet, problem), _few(uploads)
         same = [
-            next((each for each in _ways(uploads[name], uploads, extents, few[name]) if each.says == way.says), None)
+            [each for each in _ways(uploads[name], uploads, extents, few[name]) if each.says == way.says]
             for name in names
         ]
-        found = tuple(each for each in same if each is not None)
-        if len(found) == len(names) and _change(names, found, uploads) is not None:
-            if not _mends(diet, problem, (names, found), least=1):
+        found = [each for each in zip(*same, strict=False) if _change(names, each, uploads) is not None]
+        if found:
+            if not any(_mends(diet, problem, (names, each), least=1) for each in found):
                 return 0
             count += 1
     return count
@@ -405,7 +405,7 @@ def _scales(shape: tuple[int, int]) -> Iterator[Listed]:
     """Yield orders of a small input: neighbours exchanged, rotated in groups, transposed."""
     yield "transposed", "it is read as its transpose", partial(_turned, shape)
     yield "transposed", "it is read as its transpose", partial(_turned, shape[::-1])
-    lines = ((0, "row"), (1, "column"))
+    lines = ((0, "row" if shape[1] > 1 else "element"), (1, "column"))
     for apart in (8, 1, 4):
         for axis, line in lines:
             yield from _apart(shape, axis, line, apart)
@@ -419,7 +419,7 @@ def _scales(shape: tuple[int, int]) -> Iterator[Listed]:
     for apart in range(1, 7):
         for other in range(10 - apart):
             one = other + apart
-            says = f"bits {other} and {one} of the row are exchanged"
+            says = f"bits {other} and {one} of the {'row' if shape[1] > 1 else 'index'} are exchanged"
             yield "elements permuted", says, partial(_exchanged, shape, (0, 1 << other), (0, 1 << one))
 
 
