@@ -32,6 +32,7 @@ NUMBERS: list[tuple[str, Change, str]] = [
     ("f32 bf16 f16", lambda x: x / 64, "every element is 0.015625 times as large"),
     ("f32 bf16 f16 e4m3", lambda x: x * ROWS, "one factor for each row"),
     ("f32 bf16 f16 e4m3", lambda x: x * COLUMNS, "one factor for each column"),
+    ("f32 bf16 e4m3", lambda x: x * np.where(np.arange(64)[:, None] < 32, 2.5, 3.5), "one factor for each row"),
     ("f32 bf16 f16", lambda x: x * BLOCKS, "one factor for each block of 1 x 16"),
     ("f32 bf16", lambda x: x * CODES * 2.0 ** (127 - CODES), "E8M0 codes s were used as numbers"),
     ("f32", lambda x: np.where(np.arange(64)[:, None] < 32, x, x * ROWS), "it is 1 for 32 of 64"),
@@ -160,12 +161,76 @@ def test_scales_that_are_given() -> None:
     scales = DRAWN.uniform(0.1, 0.5, (64, 1)).astype(np.float32)
     right = VALUES.astype(np.float32)
     for wrong, says in (
-        (right * scales, "the scales"),
-        (right / scales, "1 / the scales"),
-        (right * scales**2, "square"),
+        (right * scales, ": the scales was applied once more"),
+        (right / scales, ": 1 / the scales: it was left out"),
+        (right * scales**2, ": the square of the scales"),
+        (right / scales**2, ": 1 / the square of the scales"),
     ):
         (named,) = shapes_of(wrong.view(np.uint32), right.view(np.uint32), F32, {"the scales": scales})
         assert says in str(named)
+
+
+LINES = np.arange(64)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (63 - LINES, "the last - i"),
+        (np.minimum(LINES + 1, 63), "i + 1"),
+        (np.maximum(LINES - 1, 0), "i - 1"),
+        (LINES ^ 4, "i ^ 4"),
+        (LINES & ~8, "i without bit 3"),
+    ],
+)
+def test_scales_of_another_place(place: Any, words: str) -> None:
+    scales, right = DRAWN.uniform(0.5, 2, (64, 1)).astype(np.float32), VALUES.astype(np.float32)
+    for wrong, want in ((right * scales[place], right * scales), (right / scales[place], right / scales)):
+        (named,) = shapes_of(wrong.view(np.uint32), want.view(np.uint32), F32, {"s": scales})
+        assert f"the number of another group of s was used: {words} for group i" in str(named)
+
+
+def test_a_row_that_a_scale_left_alone() -> None:
+    """Five elements of it tell that its factor is 1."""
+    scales, right = DRAWN.uniform(0.1, 0.5, (32, 1)).astype(np.float32), VALUES[:32, :5].astype(np.float32)
+    wrong = np.where(np.arange(32)[:, None] == 3, right, right * scales)
+    (named,) = shapes_of(wrong.view(np.uint32), right.view(np.uint32), F32, {"the scales": scales})
+    assert "it is 1 for 1 of 32: the scales" in str(named)
+
+
+def test_two_values_of_one_row_are_no_factor() -> None:
+    right = VALUES[:, :8].astype(np.float32)
+    right[0] = 1 + 2 * (LINES[:8] % 2)
+    wrong = np.where(LINES[:, None] == 0, 2 * right, right)
+    assert not shapes_of(wrong.view(np.uint32), right.view(np.uint32), F32)
+
+
+def test_a_map_of_five_values() -> None:
+    right = DRAWN.integers(0, 8, (16, 16)).astype(np.uint8)
+    (named,) = shapes_of(np.array([0, 1, 2, 7, 3, 6, 5, 5], np.uint8)[right], right, format_named("e2m1"))
+    assert str(named).endswith("1.5 -> 6, 2 -> 1.5, 3 -> 4, 4 -> 3, 1 more")
+
+
+def test_e2m1_has_no_factors_of_rows() -> None:
+    """Its values tell a factor by too few bits."""
+    right = DRAWN.integers(1, 4, (64, 64)).astype(np.uint8)
+    wrong = np.where(LINES[:, None] % 3 == 0, right, encoded(refsim.decode(right, "e2m1") * 2, "e2m1"))
+    assert not shapes_of(wrong, right, format_named("e2m1"))
+
+
+def test_sixteen_elements_in_other_places() -> None:
+    right = VALUES[:8].astype(np.float32).view(np.uint32)
+    wrong = right[:, [1, 0, *range(2, 64)]]
+    (named,) = shapes_of(wrong, right, F32)
+    assert str(named).endswith("A holds B's columns in another order")
+    assert not shapes_of(wrong[1:], right[1:], F32)
+
+
+def test_lines_that_repeat_have_no_order() -> None:
+    """Ten rows, each several times: which of them went where stays open."""
+    right = VALUES.astype(np.float32).view(np.uint32)[LINES % 10]
+    (named,) = shapes_of(right[DRAWN.permutation(64)], right, F32)
+    assert str(named).endswith("A holds the values of B in another order within each column")
 
 
 @pytest.mark.parametrize(
