@@ -213,8 +213,8 @@ def test_a_map_of_five_values() -> None:
 
 def test_e2m1_has_no_factors_of_rows() -> None:
     """Its values tell a factor by too few bits."""
-    right = DRAWN.integers(1, 4, (64, 64)).astype(np.uint8)
-    wrong = np.where(LINES[:, None] % 3 == 0, right, encoded(refsim.decode(right, "e2m1") * 2, "e2m1"))
+    right = DRAWN.integers(1, 3, (64, 64)).astype(np.uint8)
+    wrong = np.where(LINES[:, None] % 3 == 0, right, encoded(refsim.decode(right, "e2m1") * 4, "e2m1"))
     assert not shapes_of(wrong, right, format_named("e2m1"))
 
 
