@@ -1,8 +1,11 @@
 """What a line of PTX reads, writes and stands for, and the lines that no repair may touch."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import pytest
 
-from refsim.testing.suspects import arithmetic, orders, places, scales
+from refsim.testing.suspects import arithmetic, orders, places, registers, scales
 from refsim.testing.suspects.listing import split
 from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, edits, listed, text_of, written
 
@@ -105,6 +108,62 @@ def test_a_matrix_is_transposed_and_back(opcode: str) -> None:
     assert listed(turned).program.code("k")
     (back,) = edits(places.transposed, turned)
     assert back.split() == text.split()
+
+
+SUMS, OTHER_SUMS = "{%f1, %f2, %f3, %f4}", "{%f1, %f3, %f2, %f4}"
+PRODUCT = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {}, {{{}}}, {{{}}}, {};"
+LOAD = "ldmatrix.sync.aligned.m8n8.{}.shared.b16 {{{}}}, [%n];"
+FRAGMENTS = [
+    (
+        registers.of_a_exchanged,
+        PRODUCT.format(SUMS, "%r1, %r2, %r3, %r4", "%r5, %r6", SUMS),
+        PRODUCT.format(SUMS, "%r1, %r3, %r2, %r4", "%r5, %r6", SUMS),
+    ),
+    (
+        registers.of_b_exchanged,
+        PRODUCT.format(SUMS, "%r1, %r2, %r3, %r4", "%r5, %r6", SUMS),
+        PRODUCT.format(SUMS, "%r1, %r2, %r3, %r4", "%r6, %r5", SUMS),
+    ),
+    (
+        registers.accumulators_exchanged,
+        PRODUCT.format(SUMS, "%r1, %r2, %r3, %r4", "%r5, %r6", SUMS),
+        PRODUCT.format(OTHER_SUMS, "%r1, %r2, %r3, %r4", "%r5, %r6", OTHER_SUMS),
+    ),
+    (registers.matrices_exchanged, LOAD.format("x4", "%r1, %r2, %r3, %r4"), LOAD.format("x4", "%r1, %r3, %r2, %r4")),
+    (registers.matrices_exchanged, LOAD.format("x2", "%r1, %r2"), LOAD.format("x2", "%r2, %r1")),
+    (
+        registers.selected_otherwise,
+        "selp.b32 %r3, 4312, 5520, %p1;\n prmt.b32 %r4, %r1, %r2, %r3;",
+        "selp.b32 %r3, 5520, 4312, %p1;\n prmt.b32 %r4, %r1, %r2, %r3;",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "given", "made"), FRAGMENTS)
+def test_registers_of_a_fragment_are_exchanged(rule: Callable[..., Iterator[str]], given: str, made: str) -> None:
+    (text,) = edits(rule, text_of("mov.f32 %y, %x;\n" + given))
+    assert text.split() == text_of("mov.f32 %y, %x;\n" + made).split()
+    assert listed(text).program.code("k")
+
+
+DESCRIPTOR = """
+    or.b64 %rd1, %rd2, {};
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%f1, %f2, %f3, %f4}}, %rd1, %rd1, 1, 1, 1, 0, 0;
+    mov.f32 %y, %x;
+"""
+
+
+def test_the_swizzle_of_a_descriptor_is_changed() -> None:
+    """A word without a stride, or with a bit that descriptors leave zero, is none; the same swizzle is no change."""
+    plain, modes = 64 << 32 | 1 << 16, registers.MODES
+    for before, after in ((1, 2), (1, 3), (2, 0), (0, 1)):
+        given, made = ((plain | mode << 62) - (mode >> 1 << 64) for mode in (before, after))
+        (text,) = edits(partial(registers.swizzle_described, after), text_of(DESCRIPTOR.format(given)))
+        assert text.split() == text_of(DESCRIPTOR.format(made)).split()
+        assert not list(edits(partial(registers.swizzle_described, before), text_of(DESCRIPTOR.format(given))))
+    assert modes == {"128B": 1, "64B": 2, "32B": 3, "none": 0}
+    for other in (1 << 16, plain | 1 << 47):
+        assert not list(edits(partial(registers.swizzle_described, 1), text_of(DESCRIPTOR.format(other))))
 
 
 def test_what_a_line_reads_and_writes_is_known() -> None:
