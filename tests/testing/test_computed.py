@@ -1,5 +1,6 @@
 """`Kernel(computes=...)`: the oracle, the explanation and the missing order of a kernel follow from what it computes."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,11 @@ from refsim import device
 from refsim.causes import RowOperands
 from refsim.errors import RefsimError
 from refsim.formats import BF16
-from refsim.testing import Kernel, explain_problem
+from refsim.testing import Kernel, explain_problem, explained
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 from refsim.testing.matrices import Values
+from refsim.testing.suspects.suspicion import OutOfTimeError
+from refsim.testing.suspects.witnesses import Witness
 
 rows = load_kernel_file(bundled_kernels("row_functions.py"))
 NORM = rows.RmsNorm(4, 300, Values("gaussian", 2), Values("gaussian", 3))
@@ -69,3 +72,31 @@ def test_the_oracle_may_be_left_out_and_the_reason_for_no_order_is_given():
     with pytest.raises(RefsimError, match="computes returns int for 'y'") as caught:
         Kernel("silu", computes=lambda problem: 1, **given).expected(NORM, "sm_90a")
     assert caught.value.code == "bad-kernel"
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_nothing_is_named_where_nothing_is_found(is_ended, monkeypatch):
+    """The end of the work is told; a kernel without a choice, an edit or a shape has no cause."""
+
+    def searched(*of, seconds):
+        if is_ended:
+            raise OutOfTimeError(0)
+        return ()
+
+    monkeypatch.setattr(explained, "suspects_of", searched)
+    kernel = replace(rows.RMS_NORM, computes=None)
+    with pytest.raises(OutOfTimeError) if is_ended else nullcontext():
+        assert explained.likely_causes(kernel, device.open("sim"), NORM, (), seconds=0.5) == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "is_named"), [(("exchanged", "exchanged"), True), (("exchanged", ""), False), (("exchanged",), False)]
+)
+def test_a_shape_counts_if_two_test_cases_show_it(said, is_named, monkeypatch):
+    shown = iter([{"y": f"elements in other places: {words}"} if words else {} for words in said])
+    monkeypatch.setattr(explained, "suspects_of", lambda *of, seconds: ())
+    monkeypatch.setattr(explained, "_shapes_of", lambda diet, problem: next(shown))
+    kernel = replace(rows.RMS_NORM, computes=None)
+    known = [Witness(each, 1, failed=True) for each in rows.RMS_NORM.corpus[: len(said) - 1]]
+    found = explained.likely_causes(kernel, device.open("sim"), NORM, known, seconds=1.0)
+    assert [(each.says, each.places, each.problems) for each in found] == [("exchanged", ("output y",), 2)] * is_named
