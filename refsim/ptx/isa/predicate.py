@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,22 +149,17 @@ def _chosen(holds: Array, dtype: str) -> Array:
     return np.where(holds, _TRUE[dtype], _TRUE[dtype].dtype.type(0))
 
 
+_set_half = partial(_comparison, source=_SET_HALF, since="sm_53")
+_set_bfloat = partial(_comparison, source=_SET_HALF, since="sm_90")
+
+
 @_comparison("set.TEST.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", *_WHOLE)
 @_comparison("set.TEST{.ftz}.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"))
-@_comparison("set.TEST.{dtype:f16}.TYPE d:dtype, a, b", *_WHOLE, source=_SET_HALF, since="sm_53")
-@_comparison("set.TEST{.ftz}.{dtype:f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"), source=_SET_HALF, since="sm_53")
-@_comparison(
-    "set.TEST{.ftz}.{dtype:u16|s16|u32|s32|f16}.TYPE d:dtype, a, b",
-    (_NUMBER_TESTS, "f16"),
-    source=_SET_HALF,
-    since="sm_53",
-)
-@_comparison(
-    "set.TEST.{dtype:bf16}.TYPE d:dtype, a, b", *_WHOLE, (_NUMBER_TESTS, "f16|f32"), source=_SET_HALF, since="sm_90"
-)
-@_comparison(
-    "set.TEST.{dtype:u16|s16|u32|s32|bf16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16"), source=_SET_HALF, since="sm_90"
-)
+@_set_half("set.TEST.{dtype:f16}.TYPE d:dtype, a, b", *_WHOLE)
+@_set_half("set.TEST{.ftz}.{dtype:f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"))
+@_set_half("set.TEST{.ftz}.{dtype:u16|s16|u32|s32|f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16"))
+@_set_bfloat("set.TEST.{dtype:bf16}.TYPE d:dtype, a, b", *_WHOLE, (_NUMBER_TESTS, "f16|f32"))
+@_set_bfloat("set.TEST.{dtype:u16|s16|u32|s32|bf16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16"))
 def set_(
     a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
@@ -172,10 +168,8 @@ def set_(
     return _chosen(_combined(_holds(a, b, test, type, ftz), c, boolean), dtype)
 
 
-@_comparison(
-    "set.TEST{.ftz}.{dtype:f16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16x2"), source=_SET_HALF, since="sm_53"
-)
-@_comparison("set.TEST.{dtype:bf16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SET_HALF, since="sm_90")
+@_set_half("set.TEST{.ftz}.{dtype:f16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16x2"))
+@_set_bfloat("set.TEST.{dtype:bf16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16x2"))
 def set_pairs(
     a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
@@ -184,20 +178,8 @@ def set_pairs(
     return _chosen(_combined(_holds(a, b, test, type, ftz), None if c is None else c[:, None], boolean), dtype)
 
 
-@_comparison(
-    "set.TEST{.ftz}.{dtype:u32|s32}.TYPE d:u16x2, a, b",
-    (_NUMBER_TESTS, "f16x2"),
-    source=_SET_HALF,
-    since="sm_53",
-    ignores=("dtype",),
-)
-@_comparison(
-    "set.TEST.{dtype:u32|s32}.TYPE d:u16x2, a, b",
-    (_NUMBER_TESTS, "bf16x2"),
-    source=_SET_HALF,
-    since="sm_90",
-    ignores=("dtype",),
-)
+@_set_half("set.TEST{.ftz}.{dtype:u32|s32}.TYPE d:u16x2, a, b", (_NUMBER_TESTS, "f16x2"), ignores=("dtype",))
+@_set_bfloat("set.TEST.{dtype:u32|s32}.TYPE d:u16x2, a, b", (_NUMBER_TESTS, "bf16x2"), ignores=("dtype",))
 def set_pair_masks(
     a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
