@@ -47,18 +47,8 @@ class Question:
     def steps(self) -> DotProduct:
         """Return the products and steps of the definition."""
         of = self.product
-        return dot_product(
-            self.a,
-            self.b,
-            self.c,
-            of.row,
-            of.k,
-            a_format=of.a_format,
-            b_format=of.b_format,
-            a_scale=self.a_scale,
-            b_scale=self.b_scale,
-            scale_format=of.scale_format,
-        )
+        formats = of.arguments("a_format", "b_format", "scale_format")
+        return dot_product(self.a, self.b, self.c, of.row, of.k, a_scale=self.a_scale, b_scale=self.b_scale, **formats)
 
     def scales(self, i: int) -> tuple[int, int]:
         """Return the codes of the scales of a and b for product i."""
