@@ -61,7 +61,7 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
         "equal": sum(row["planted"] is None for row in rows),
         "equal_named": sum(row["planted"] is None and not row["right"] for row in rows),
         "quantisers": sum(row["quantiser"] for row in rows),
-        "median_seconds_128x128x512": statistics.median(times) if times else None,
-        "median_seconds_of_quantisers": statistics.median(of_quantisers) if of_quantisers else None,
+        "median_seconds_128x128x512": round(statistics.median(times), 2) if times else None,
+        "median_seconds_of_quantisers": round(statistics.median(of_quantisers), 2) if of_quantisers else None,
         "families": {name: [right[name], count] for name, count in sorted(families.items())},
     }
