@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.causes import AttentionOperands
 from refsim.errors import RefsimError
-from refsim.formats import BF16, E4M3, Format
+from refsim.formats import BF16, E4M3, F32, Format
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
 from refsim.reference import attention_forward as slow
@@ -222,6 +223,17 @@ def expected(problem: Attend) -> Outputs:
     return {"o": found.o, "lse": found.lse.view(np.uint32), "gap": gap}
 
 
+def computed(problem: Attend) -> dict[str, Any]:
+    """What the causes of a failing case are choices of."""
+    q, k, v = problem.operands
+    named = zip(("q_scale", "k_scale", "v_scale"), problem.factors or (None,) * 3, strict=True)
+    given = AttentionOperands(
+        q=q, k=k, v=v, format=problem.type, causal=problem.causal, scale=problem.scale, **dict(named)
+    )
+    gap = np.zeros((problem.heads, problem.q_length, 2 * problem.gaps.o), np.uint8)
+    return {"o": given.explained(q.shape, BF16), "lse": given.explained(q.shape[:2], F32), "gap": gap}
+
+
 def by_definition(problem: Attend, name: str, at: tuple[int, ...]) -> int | None:
     """One element of O, or the logarithm of one row, over fractions; None of rows that see more keys than is quick to add."""
     if name not in ("o", "lse"):
@@ -330,6 +342,7 @@ def kernel(type: str) -> Kernel:
         oracle=expected,
         outputs={"o": "bf16", "lse": "f32", "gap": ""},
         suspects=MISTAKES,
+        computes=computed,
         definition=by_definition,
         products={f"values_{depth}": products.attention(Attend, depth, type) for depth in DEPTHS},
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import refsim
 from refsim import scaling
+from refsim.causes import QuantizedFrom
 from refsim.conversions import decode, encode, unpack
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
@@ -138,6 +139,23 @@ def written(problem: BlockQuantize, codes: NDArray[Any], scales: NDArray[Any]) -
     held = problem.row_bytes * 8 // block_format(problem.format).element.bits
     gap = np.zeros((problem.rows, problem.place.q_gap), np.uint8)
     return {"q": codes[:, :held], "gap": gap, "scales": scales}
+
+
+def computed(problem: BlockQuantize) -> dict[str, Any]:
+    """What the causes of a failing case are choices of."""
+    row, grid = block_format(problem.format), grid_of(problem)
+    given = QuantizedFrom(
+        x=problem.codes(),
+        to=problem.format,
+        x_format=problem.wide,
+        recipe=problem.recipe,
+        scales=np.zeros(LAYOUT.size_bytes(grid), np.uint8),
+        layout=LAYOUT.name,
+        tensor_scale=problem.tensor_scale or None,
+    )
+    held = problem.row_bytes * 8 // row.element.bits
+    subject = given.with_scales(given.explained((problem.rows, held), row.element))
+    return {"": subject, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8)}
 
 
 def outputs(problem: BlockQuantize) -> dict[str, str]:
@@ -270,6 +288,7 @@ def kernel(format: str) -> Kernel:
         oracle=expected,
         outputs=outputs,
         suspects=MISTAKES,
+        computes=computed,
         definition=by_definition,
         orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )

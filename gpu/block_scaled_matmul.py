@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles, pack
+from refsim.causes import ProductOperands
 from refsim.errors import RefsimError, unknown
-from refsim.formats import Format, format_named
+from refsim.formats import F32, Format, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.oracles.block_scaled import BLOCKS
@@ -275,6 +276,23 @@ def expected(problem: BlockScaled, target: str) -> Outputs:
     return {"d": product_of(problem, target, *problem.operands).view(np.uint32), "gap": gap}
 
 
+def computed(problem: BlockScaled, target: str) -> dict[str, Any]:
+    """What the causes of a failing case are choices of."""
+    row, (a, b, scale_a, scale_b) = problem.row, problem.operands
+    given = ProductOperands(
+        a=a,
+        b=b,
+        a_format=row.a,
+        b_format=row.b,
+        a_scale=scale_a,
+        b_scale=scale_b,
+        scale_format=row.stored,
+        global_scale=problem.factor,
+        target=target,
+    )
+    return {"d": given.product(F32), "gap": np.zeros((problem.m, problem.gaps.d), np.uint8)}
+
+
 def by_definition(problem: BlockScaled, target: str, name: str, at: tuple[int, ...]) -> int | None:
     """One output over fractions: of a unit with block scales, or of Hopper's, which multiplies what was scaled into bf16."""
     row, number = problem.row, target_named(target).number
@@ -381,6 +399,7 @@ def declared(of: type[BlockScaled], file: str, summary: str, run: Callable[[Laun
         run=run,
         oracle=expected,
         suspects=MISTAKES,
+        computes=computed,
         per_target=True,
         definition=by_definition,
         products=products.block_scaled(of, of.entries),

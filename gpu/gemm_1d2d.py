@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.causes import ProductOperands
 from refsim.errors import RefsimError
+from refsim.formats import BF16
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
@@ -300,8 +302,19 @@ def launch(launcher: Launcher, entry: Entry, units: int, clusters: int | None, a
 
 def expected(problem: Gemm1D2D, **other: Any) -> Outputs:
     """D, and nothing between its rows; `other` arguments of the oracle."""
-    gap = pitch_of(2 * problem.n, problem.gaps.d) // 2 - problem.n
-    return {"d": oracles.fp8_gemm_1d2d(*problem.operands, **other), "gap": np.zeros((problem.m, gap), np.uint8)}
+    return {"d": oracles.fp8_gemm_1d2d(*problem.operands, **other), "gap": expected_gap(problem)}
+
+
+def expected_gap(problem: Gemm1D2D) -> NDArray[np.uint8]:
+    """Nothing between the rows of D."""
+    return np.zeros((problem.m, pitch_of(2 * problem.n, problem.gaps.d) // 2 - problem.n), np.uint8)
+
+
+def computed(problem: Gemm1D2D) -> dict[str, Any]:
+    """What the causes of a failing case are choices of."""
+    a, b, scale_a, scale_b = problem.operands
+    given = ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3", a_scale=scale_a, b_scale=scale_b)
+    return {"d": given.product(BF16), "gap": expected_gap(problem)}
 
 
 def by_definition(problem: Gemm1D2D, name: str, at: tuple[int, ...]) -> int | None:
@@ -389,6 +402,7 @@ FP8_GEMM_1D2D = Kernel(
     run=run,
     oracle=expected,
     suspects=MISTAKES,
+    computes=computed,
     definition=by_definition,
     products=products.gemms(Gemm1D2D, {"chosen": lambda *mnk: {"entry": chosen(*mnk).name}}, ENTRIES),
 )

@@ -4,7 +4,7 @@ What they must write is `refsim.scaling.quantize`, its scales where `layouts.sca
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import scaling
+from refsim.causes import QuantizedFrom
+from refsim.computations.quantising import QUOTIENT_WORDS
 from refsim.conversions import encode
-from refsim.formats import E8M0, format_named
+from refsim.formats import E4M3, E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.testing.kernel_files import load_kernel_file
@@ -116,6 +118,24 @@ def expected(problem: GroupQuantize, **other: Any) -> Outputs:
     return {"q": made.codes, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8), "scales": scales}
 
 
+def computed(problem: GroupQuantize) -> dict[str, Any]:
+    """What the causes of a failing case are choices of."""
+    shape, held = scales_of(problem)
+    given = QuantizedFrom(
+        x=problem.codes(),
+        to=f"{problem.group_rows}x{GROUP}",
+        x_format=problem.format,
+        scales=np.zeros(shape, held),
+        layout=LAYOUTS[problem.scale].name if problem.mn_major else None,
+        eps=problem.eps,
+    )
+    subject = given.with_scales(given.explained((problem.rows, problem.columns), E4M3))
+    kind, quotient = f"{problem.scale}: ", f"; {QUOTIENT_WORDS[problem.quotient]},"
+    rules = sorted(subject.rules, key=lambda rule: not (rule.name.startswith(kind) and quotient in rule.name))
+    gap = np.zeros((problem.rows, problem.place.q_gap), np.uint8)
+    return {"": replace(subject, rules=tuple(rules)), "gap": gap}
+
+
 def outputs(problem: GroupQuantize) -> dict[str, str]:
     return {"q": "e4m3", "gap": "", "scales": scaling.scale_kind(problem.scale).format.name}
 
@@ -185,6 +205,7 @@ def kernel(name: str, group_rows: int, summary: str) -> Kernel:
         oracle=expected,
         outputs=outputs,
         suspects=MISTAKES,
+        computes=computed,
         orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )
 

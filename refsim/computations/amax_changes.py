@@ -27,6 +27,14 @@ def _masked(kept: Callable[..., Any], magnitudes: Words, patterns: Words, group:
     return _largest(np.where(is_kept, magnitudes, np.uint32(0)), patterns, group)
 
 
+def _of_rows(first: int, every: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Return the largest magnitudes of the `first` rows of `every` so many."""
+    if every > group[0]:
+        raise DoesNotApplyError
+    is_kept = np.arange(magnitudes.shape[-2])[:, None] % every < first
+    return _largest(np.where(is_kept, magnitudes, np.uint32(0)), patterns, group)
+
+
 def _without_infinity(run: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
     """Return the largest magnitudes without infinities; `run` > 0: only in runs of that length with a NaN."""
     if run and magnitudes.shape[-1] % run:
@@ -133,6 +141,9 @@ def peaks() -> Iterator[Way]:
     for says, chosen in _PARTS_OF_BLOCKS:
         of_part = partial(_masked, lambda p, c, w, chosen=chosen: chosen(c % w, w))
         yield Way(f"amax of {says} alone", Family.AMAX, shuffles, of_part)
+    for every, first in ((1 << high, 1 << low) for high in range(1, 8) for low in range(high)):
+        says = f"amax of the first {first} of every {every} rows alone"
+        yield Way(says, Family.AMAX, shuffles, partial(_of_rows, first, every), 2)
     for down, across in _TOGETHER:
         words = {0: "all", 1: "one"}
         size = f"{words.get(down, down)} down by {words.get(across, across)} across"

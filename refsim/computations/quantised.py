@@ -1,6 +1,6 @@
 """The outputs of a quantizer of a known tensor: codes, scales or both, with causes in every step of every rule."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -191,6 +191,7 @@ class QuantizedTensor(Computation):
     columns: int = 0
     variants: tuple[Cause, ...] = ()
     x_of_amax: Singles | None = None
+    names: tuple[str, str] = ("q", "scales")
 
     title = "quantised by "
     is_sampled = False
@@ -279,6 +280,20 @@ class QuantizedTensor(Computation):
         of_scales = grid if self.store is BY_ROWS else (size,)
         shape = (*self.x.shape[:-1], self.columns) if which == QuantizerOutput.CODES else of_scales
         return replace(self, which=which, shape=shape, scales_size=size)
+
+    def apart(self, codes: Codes) -> dict[str, Codes]:
+        """Return a kernel's outputs `names`: the codes in their shape, and the scales one after another."""
+        if self.which != QuantizerOutput.BOTH:
+            return super().apart(codes)
+        first, scales = np.split(codes, [codes.size - self.scales_size])
+        held = first.astype(self.format.code_dtype).reshape(self._extents())
+        return dict(zip(self.names, (held, scales.astype(self.rules[0].stored_as.code_dtype)), strict=True))
+
+    def together(self, arrays: Mapping[str, Codes]) -> Codes:
+        """Return the outputs of a kernel in 32 bits, one after another."""
+        if self.which != QuantizerOutput.BOTH:
+            return super().together(arrays)
+        return np.concatenate([np.ravel(arrays[name]).astype(np.uint32) for name in self.names])
 
     def beside(self, plan: Choices) -> str:
         """Return how the output that was not given would compare with the usual one, under a plan."""

@@ -105,6 +105,8 @@ _PLACES: tuple[tuple[str, Places], ...] = (
     ("the next block, around the end", lambda r, t, s: (r, (t + 1) % s[1])),
     ("the row before", lambda r, t, s: (np.maximum(r - 1, 0), t)),
     ("the next row", lambda r, t, s: (np.minimum(r + 1, s[0] - 1), t)),
+    ("the other block of two", lambda r, t, s: (r, np.minimum(t ^ 1, s[1] - 1))),
+    ("the other row of two", lambda r, t, s: (np.minimum(r ^ 1, s[0] - 1), t)),
     ("the first block of its row", lambda r, t, s: (r, 0 * t)),
     ("the first row", lambda r, t, s: (0 * r, t)),
     ("the first block of four", lambda r, t, s: (r, t // 4 * 4)),
@@ -388,6 +390,9 @@ def _quotients() -> Iterator[Way]:
     for is_inverted, words in ((True, "inverted"), (False, "left out")):
         says = f"the tensor's factor is {words} where elements are made"
         yield Way(says, family, _RULE, partial(_kept, is_inverted))
+    for times, words in ((2.0, "twice"), (0.5, "half")):
+        scaled = partial(lambda times, x, grid, rule: rule.scaled(x, grid) * np.float32(times), times)
+        yield Way(f"elements are {words} as large as their scale says", family, _RULE, scaled, 2)
     for where, family, marked, factors in _SPECIAL:
         for factor in factors:
             says = f"where {where}, elements are multiplied by {factor:g}"
