@@ -14,7 +14,7 @@ from refsim.computations.engine import Computation
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 
-COMPUTED_SHARE = 0.6
+COMPUTED_SHARE = 0.35
 """The part of the work for the choices of the computation; the rest is for the outputs alone, inputs and code."""
 LEAST_DIFFERING, LEAST_OF_PAIRS, LEAST_ELEMENTS = 4, 16, 256
 """With fewer differing elements and fewer elements, a choice may fit by chance; a pair with fewer differing elements."""

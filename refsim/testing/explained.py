@@ -43,7 +43,7 @@ LEAST_SECONDS = 1.0
 NUMBER = re.compile(r"\d[\d.]*( \d[\d.]*)*")
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
 """The family of a candidate cause by the first word of its name, where the two names differ."""
-OF_SHAPES, OF_CODE, OF_UNREAD, OF_CASES = 0.3, 0.6, 0.3, 0.25
+OF_SHAPES, OF_CODE, OF_UNREAD, OF_CASES = 0.3, 0.75, 0.1, 0.25
 """The parts of the time for the shape of one output, edits and other inputs, inputs unread, and more test cases."""
 LEAST_OF_A_FACTOR = 64
 LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")

@@ -39,7 +39,7 @@ from refsim.targets import runs, target_named
 
 DEFAULT_TARGET = "sm_90a"
 LONGEST_NAME = 60  # at a prompt: mangled names may have hundreds of letters
-MOST_KEPT, MOST_PROGRAMS = 1 << 20, 256  # characters of texts whose programs are kept, some 50 MB of statements
+MOST_KEPT, MOST_PROGRAMS = 2 << 20, 256  # characters of texts whose programs are kept, some 100 MB of statements
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,11 +10,11 @@ from refsim.ptx import Program
 from refsim.ptx.text.source_names import entry_named
 from refsim.testing.suspects.suspicion import OutOfTimeError
 
-RUN, STATEMENT, INSTRUCTION = 4e-3, 1.5e-5, 2.5e-8
+RUN, STATEMENT, INSTRUCTION = 3e-3, 1e-5, 1e-8
 """Seconds of a run, and for each statement of PTX and each thread's instruction, on the machine that was measured."""
 OFMATRICES = 5.0
 """A launch with products of matrices takes this many times as long."""
-STATEMENT_SECONDS = 2e-4
+STATEMENT_SECONDS = 8e-5
 """Seconds for each statement of an edited text that is read."""
 LINE_SECONDS = 1e-5
 """Seconds for each line of a text that is made ready for edits."""

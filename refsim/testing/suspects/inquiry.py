@@ -22,7 +22,7 @@ from refsim.testing.suspects.inputs import misread, read_one_off
 from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.sizes import tail_left_out
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
-from refsim.testing.suspects.trials import REPAIRS, SIGNATURES, repaired
+from refsim.testing.suspects.trials import repaired
 from refsim.testing.suspects.unheard import subnormals_unheard
 from refsim.testing.suspects.witnesses import Witness, smallest_first, witnesses_of
 
@@ -108,7 +108,7 @@ class _Inquiry:
     def witnesses(self) -> list[Witness]:
         """Return the test cases that a cause must explain, gathered at their first use."""
         budget = Budget(self.budget.limit * 0.25)
-        found = witnesses_of(self.kernel, self.device, self.problem, self.known, budget=budget)
+        found = witnesses_of(self.kernel, self.device.probing(), self.problem, self.known, budget=budget)
         if len(found) < LEAST:
             raise TooFewError if budget.left else OutOfTimeError(0)
         return found
@@ -122,7 +122,7 @@ class _Inquiry:
     def by_signature(self) -> tuple[Suspicion, ...]:
         """Try the edits of few, telling instructions."""
         problems, budget = _Problems(self.problem, self), self.budget.part(0.5)
-        return repaired(self.kernel, self.device.target, problems, budget=budget, repairs=SIGNATURES)
+        return repaired(self.kernel, self.device.target, problems, budget=budget, is_brief=True)
 
     def by_inputs(self) -> tuple[Suspicion, ...]:
         """Try inputs in another order."""
@@ -152,7 +152,7 @@ class _Inquiry:
     def by_edits(self) -> tuple[Suspicion, ...]:
         """Try every other edit of the code."""
         problems = _Problems(self.problem, self)
-        return repaired(self.kernel, self.device.target, problems, budget=self.budget, repairs=REPAIRS)
+        return repaired(self.kernel, self.device.target, problems, budget=self.budget, is_brief=False)
 
 
 def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:

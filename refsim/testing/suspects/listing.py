@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from refsim.ptx import Program
+from refsim.ptx import Program, load
+from refsim.ptx.text.parser import parse
+from refsim.ptx.text.syntax import Location, Register, Statement
 
 Key = TypeVar("Key")
 Changes = dict[int, str]
@@ -185,6 +187,56 @@ class PtxListing:
         for at, text in changes.items():
             lines[at] = text
         return "\n".join(lines)
+
+    def repaired(self, changes: Changes) -> Program:
+        """Return the program with some lines replaced; only they are read again, where their registers have one name."""
+        idle = self._idle.difference(changes)
+        sparse = "\n".join("" if at in idle else text for at, text in enumerate(self.edited(changes).split("\n")))
+        functions, read = dict(self.program.module.functions), parse(sparse).functions
+        for entry in self.entries:
+            had, made = functions[entry], read[entry]
+            names, bits = list(had.register_names), list(had.register_bits)
+            numbers: dict[int, int] = {}
+            for at, name in enumerate(made.register_names):
+                if names.count(name) > 1 or made.register_names.count(name) > 1:
+                    return load(self.edited(changes), self.program.target)
+                if name not in names:
+                    names, bits = [*names, name], [*bits, made.register_bits[at]]
+                numbers[at] = names.index(name)
+            new = _grouped((each.line - 1, _renumbered(each, numbers)) for each in made.statements)
+            statements: list[Statement] = []
+            places = []
+            for each in had.statements:
+                places.append(len(statements))
+                made_of = new.pop(each.line - 1, ()) if each.line - 1 in changes else (each,)
+                statements += [replace(one, location=each.location) for one in made_of]
+            labels = {name: [*places, len(statements)][at] for name, at in had.labels.items()}
+            given = replace(had, statements=statements, labels=labels, register_names=names, register_bits=bits)
+            functions[entry] = given
+        module = replace(self.program.module, functions=functions)
+        return Program(module, self.program.target, self.program.sha256, self.program.text)
+
+    @cached_property
+    def _idle(self) -> frozenset[int]:
+        """Return the lines that hold a statement, or bytes for debuggers, and nothing that others need."""
+        lines = self.text.split("\n")
+        alone = (each.at for each in self.lines if not _NEEDED.search(lines[each.at]))
+        return frozenset((*alone, *(at for at, text in enumerate(lines) if text.startswith((".b8 ", "//")))))
+
+
+_NEEDED = re.compile(r"[{]\s*(?!%)\S|[}]\s*$|\.reg\b|^\s*[{}]|\bcall\b")
+"""Braces of a block, declarations and calls."""
+
+
+def _renumbered(part: Any, numbers: Mapping[int, int]) -> Any:
+    """Return a statement, or a part of one, with other numbers of registers."""
+    if isinstance(part, Register):
+        return Register(numbers[part.index])
+    if isinstance(part, tuple):
+        return tuple(_renumbered(each, numbers) for each in part)
+    if isinstance(part, Location) or not is_dataclass(part):
+        return part
+    return replace(part, **{each.name: _renumbered(getattr(part, each.name), numbers) for each in fields(part)})  # type: ignore[type-var]
 
 
 def _grouped(lines: Iterable[tuple[Key, ListedLine]]) -> dict[Key, tuple[ListedLine, ...]]:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.errors import RefsimError
+from refsim.formats import element_named
 from refsim.kernels import Outputs
 from refsim.testing.suspects.budget import MATRICES, Budget
-from refsim.testing.suspects.feeding import Array, Diet
+from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.scale_tiles import Listed, tiles
 from refsim.testing.suspects.suspicion import FRAGMENT, Suspicion
 
@@ -26,12 +27,14 @@ LANES, DEPTH, RUN = 3, 4, 16
 AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
 PARTS = 4
 """Candidates that one run tries together, each in its own part of the input."""
-SEEN_IN_PART = 0.02
+SEEN_IN_PART = 0.1
 """The part of the wrong elements that becomes right if one of the candidates tried together is right."""
 CONFIRMED = 3
 """Test cases on which a rearrangement is tried."""
 LEAST_OF_PARTS = 64
 """Elements of an input below which each candidate is tried alone."""
+TILE = 64
+"""A divisor of the extents whose scales fill tiles; others have pads, which kernels read in several ways."""
 GROUPS = (128, 32, 16, 64)
 """Elements of a group that shares a scale, likely ones first."""
 Order = Callable[[Array], Array | None]
@@ -65,7 +68,7 @@ def rearranged(diet: Diet, problems: Sequence[Any], *, budget: Budget) -> Suspic
     OutOfTimeError if the budget ended first. `diet.device` must be one that a changed input cannot harm.
     """
     first, later = problems[0], []
-    for batch in _batches(diet.uploads(first), _extents(diet, first)):
+    for batch in _batches(diet, first):
         budget.check()
         if len(batch) > 1 and not _is_seen(diet, first, batch):
             later += batch
@@ -90,7 +93,7 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
     count = _confirmed(diet, problems, (names, ways))
     places = tuple(f"input {name}" for name in names)
     suspect = ways[0].suspect
-    if suspect == FRAGMENT and not MATRICES.search(diet.device.program.text):  # type: ignore[attr-defined]
+    if suspect == FRAGMENT and not _has_matrices(diet):
         suspect = "elements permuted"
     says, whole = ways[0].says, tuple(replace(each, is_partial=False) for each in ways)
     if count and ways[0].is_partial and not _mends(diet, problems[0], (names, whole)):
@@ -106,19 +109,20 @@ def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int
         uploads = diet.uploads(problem)
         if count == CONFIRMED or not any(marks.any() for marks in diet.wrong(problem).values()):
             break
-        if not set(names) <= set(uploads):
+        has_pads = way.suspect == "scale layout" and any(each % TILE for each in _extents(diet, problem))
+        if has_pads or not set(names) <= set(uploads):
             continue
-        extents, few = _extents(diet, problem), _few(uploads)
-        same = [
-            [each for each in _ways(uploads[name], uploads, extents, few[name]) if each.says == way.says]
-            for name in names
-        ]
-        found = [each for each in zip(*same, strict=False) if _change(names, each, uploads) is not None]
-        if found:
-            if not any(_mends(diet, problem, (names, each), least=1) for each in found):
+        same = [[each for each in _ways(diet, problem, name) if each.says == way.says] for name in names]
+        alike = [ways for ways in zip(*same, strict=False) if _change(names, ways, uploads) is not None]
+        if alike:
+            if not any(_mends(diet, problem, (names, ways), least=1) for ways in alike):
                 return 0
             count += 1
     return count
+
+
+def _has_matrices(diet: Diet) -> bool:
+    return bool(MATRICES.search(diet.device.program.text))  # type: ignore[attr-defined]
 
 
 def _extents(diet: Diet, problem: Any) -> set[int]:
@@ -198,15 +202,17 @@ def _is_local(array: Array, way: Rearrangement) -> bool:
     return made is not None and bool((np.reshape(made, parts.shape) == parts).all())
 
 
-def _batches(uploads: dict[str, Array], extents: set[int]) -> Iterator[list[Candidate]]:
+def _batches(diet: Diet, problem: Any) -> Iterator[list[Candidate]]:
     """Yield candidates that change the inputs, likely ones of all inputs first, together where one run can try them."""
+    uploads = diet.uploads(problem)
     few = _few(uploads)
-    alone = {name: list(_ways(array, uploads, extents, few[name])) for name, array in uploads.items() if array.size > 1}
-    queues = [_queue([((name,), (each,)) for each in ways], uploads, few[name]) for name, ways in alone.items()]
+    alone = {name: _ways(diet, problem, name) for name, array in uploads.items() if array.size > 1}
+    single = {name: few[name] or _is_spread(diet, problem, name) for name in alone}
+    queues = [_queue([((name,), (each,)) for each in ways], uploads, single[name]) for name, ways in alone.items()]
     for names in _alike(alone, uploads, few):
         called = [{(each.suspect, each.says): each for each in reversed(alone[name])} for name in names]
         both = [key for key in reversed(called[0]) if all(key in each for each in called)]
-        queues.append(_queue([(names, tuple(each[key] for each in called)) for key in both], uploads, few[names[0]]))
+        queues.append(_queue([(names, tuple(each[key] for each in called)) for key in both], uploads, any(single[name] for name in names)))
     while queues:
         batches = [(queue, next(queue, None)) for queue in queues]
         queues = [queue for queue, batch in batches if batch]
@@ -228,6 +234,17 @@ def _alike(alone: Mapping[str, object], uploads: dict[str, Array], few: dict[str
     small = tuple(name for name in alone if few[name] and uploads[name].ndim > 1)
     if len(small) > 1:
         yield small
+
+
+def _is_spread(diet: Diet, problem: Any, name: str) -> bool:
+    """Return whether a part of an input changes most of the outputs, so that parts of it cannot be tried apart."""
+    array = diet.uploads(problem)[name]
+    made = array.reshape(-1).copy()
+    first = made.size // PARTS
+    made[:first] = made[:first][::-1]
+    outputs = _fed(diet, problem, {name: made})
+    changed = {} if outputs is None else differing(outputs, diet.outputs(problem))
+    return 2 * sum(int(each.sum()) for each in changed.values()) > sum(each.size for each in changed.values())
 
 
 def _queue(candidates: Iterable[Candidate], uploads: dict[str, Array], is_few: bool) -> Iterator[list[Candidate]]:
@@ -264,8 +281,10 @@ def _change(
     return (*key, hash(ways[0].turned))
 
 
-def _ways(array: Array, uploads: dict[str, Array], extents: set[int], is_few: bool) -> Iterator[Rearrangement]:
-    """Yield the orders in which an input may be taken: within words, then within its matrix."""
+def _ways(diet: Diet, problem: Any, name: str) -> list[Rearrangement]:
+    """Return the orders in which an input may be taken: within words, then within its matrix."""
+    uploads, extents = diet.uploads(problem), _extents(diet, problem)
+    array, is_few, has_matrices = uploads[name], _few(uploads)[name], _has_matrices(diet)
     shapes = _shapes(array, extents, is_few)
     listed = [
         *(_steps(array) if is_few else ()),
@@ -273,15 +292,19 @@ def _ways(array: Array, uploads: dict[str, Array], extents: set[int], is_few: bo
         *_at_indices(array, uploads),
         *(tiles(array.size, extents) if is_few and array.dtype.itemsize == 1 else ()),
     ]
-    yield from (Rearrangement(suspect, says, (order,)) for suspect, says, order in listed)
+    found = [Rearrangement(suspect, says, (order,)) for suspect, says, order in listed]
     orders = [list(_scales(shape) if is_few else _operands(shape, array.dtype.itemsize)) for shape in shapes]
-    matrices = [*_of_pairs(shapes, extents), *_of_pitch(array, extents), *([] if is_few else _of_groups(array, shapes))]
+    is_narrow = any(each and element_named(each).bits <= 8 for each in diet.kernel.output_formats(problem).values())
+    matrices = [
+        *(() if has_matrices else _of_pairs(shapes, extents)),
+        *_of_pitch(array, extents),
+        *(_of_larger_groups(shapes) if is_few else _of_groups(array, shapes) if is_narrow else ()),
+    ]
     for rank in range(max([len(matrices), *(len(each) for each in orders)])):
         for suspect, says, order in (each[rank] for each in orders if rank < len(each)):
-            yield Rearrangement(suspect, says, (order,), is_partial=suspect in PARTIAL)
-        yield from matrices[rank : rank + 1]
-    if is_few:
-        yield from _of_larger_groups(shapes)
+            found.append(Rearrangement(suspect, says, (order,), is_partial=suspect in PARTIAL))
+        found += matrices[rank : rank + 1]
+    return found
 
 
 def _shapes(array: Array, extents: set[int], is_few: bool) -> list[tuple[int, int]]:
@@ -537,7 +560,7 @@ def _of_larger_groups(shapes: list[tuple[int, int]]) -> Iterator[Rearrangement]:
     for shape in shapes:
         for axis, line in ((0, "row"), (1, "column")):
             for factor in (2, 4):
-                if shape[axis] % factor == 0 and shape[axis] > factor:
+                if shape[axis] % factor == 0 and shape[axis] >= factor:
                     says = f"a {line} is taken for {factor}, as if groups were {factor} times as large"
                     orders = tuple(partial(_every, shape, axis, factor, first) for first in range(factor))
                     yield Rearrangement("elements of another place", says, orders, is_partial=True)

@@ -107,7 +107,7 @@ class _Candidate:
     suspect: str
     says: str
     places: tuple[str, ...]
-    mended: Callable[[], str]
+    mended: Callable[[], ptx.Program]
     instead: Callable[[], Instead]
     halves: Callable[[], Iterable["_Candidate"]] = tuple
 
@@ -118,14 +118,14 @@ def repaired(
     problems: Sequence[Any],
     *,
     budget: Budget,
-    repairs: Sequence[SuspectRepair] = (),
+    is_brief: bool | None = None,
 ) -> tuple[Suspicion, ...]:
     """Return the mistake whose repair makes a kernel agree on all `problems`, the first of which fails; at most one.
 
     Empty if no edit fixes the kernel, or if the simulator does not show the failure. Raises OutOfTimeError after the
-    `budget`, so that busy and idle machines find equal causes. Edits of the CUDA source follow all `repairs`.
+    `budget`, so that busy and idle machines find equal causes. `is_brief`: the signatures alone, each everywhere at
+    once; False: everything else, and edits of the CUDA source last; None: all of it.
     """
-    repairs = repairs or (*SIGNATURES, *REPAIRS)
     text = compiled(kernel.code, target).text
     guilty = ChangedDevice(ptx.load(text, target), schedules=1)
     tried = _Trial(kernel, guilty, problems, budget)
@@ -137,8 +137,8 @@ def repaired(
         entries = set(guilty.entries)
         budget.spend(LINE_SECONDS * text.count("\n"))
         listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, sorted(entries))
-        in_cuda = _in_cuda(kernel.code, target) if REPAIRS[-1] in repairs else ()
-        if found := tried.first(chain(_in_ptx(listing, repairs), in_cuda)):
+        in_cuda = () if is_brief else _in_cuda(kernel.code, target)
+        if found := tried.first(chain(_in_ptx(listing, is_brief), in_cuda)):
             return (found,)
     return ()
 
@@ -175,7 +175,7 @@ class _Trial:
     def agrees(self, each: _Candidate) -> bool:
         """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
         try:
-            program = ptx.load(each.mended(), self.guilty.target)
+            program = each.mended()
             for entry in self.guilty.entries:
                 program.code(entry)
         except RefsimError:  # an unknown opcode, or invalid C++
@@ -204,21 +204,28 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
     for edit in source_edits(text or ""):
         edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
         place = f"{code.label if code.file else TEXT_NAME}:{edit.line}"
-        mended = partial(lambda edited: compiled(edited, target).text, edited)
+        mended = partial(lambda edited: ptx.load(compiled(edited, target).text, target), edited)
         yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(getattr, edit, "instead"))
 
 
-def _in_ptx(listing: PtxListing, repairs: Sequence[SuspectRepair]) -> Iterator[_Candidate]:
-    """Yield each repair everywhere at once, at each CUDA line, and at some of the lines with equal opcode."""
-    for repair in repairs:
+def _in_ptx(listing: PtxListing, is_brief: bool | None) -> Iterator[_Candidate]:
+    """Yield each repair everywhere at once; then each at every CUDA line, and at some of the lines with equal opcode."""
+    later = []
+    for repair in SIGNATURES if is_brief else (*SIGNATURES, *REPAIRS):
         kinds: dict[int, list[Edit]] = {}
         for line in listing.lines:
             for number, edit in enumerate(repair.rule(listing, line)):
                 changes = {line.at: edit} if isinstance(edit, str) else edit
                 kinds.setdefault(number, []).append((line, changes))
         for found in kinds.values():
-            for group in _groups(found):
-                yield from _joined(listing, repair, group)
+            groups = _groups(found)
+            everywhere = next(groups)
+            if is_brief is not False or repair not in SIGNATURES:
+                yield from _joined(listing, repair, everywhere)
+            later.append((repair, groups))
+    for repair, groups in later if not is_brief else ():
+        for group in groups:
+            yield from _joined(listing, repair, group)
 
 
 def _groups(found: list[Edit]) -> Iterator[list[Edit]]:
@@ -253,7 +260,7 @@ def _joined(listing: PtxListing, repair: SuspectRepair, group: list[Edit]) -> It
     places = tuple(dict.fromkeys(line.place for line, _ in group))
     instead = partial(_instead, listing, *group[0])
     halves = partial(_halves, listing, repair, group)
-    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined), instead, halves)
+    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.repaired(joined), instead, halves)
 
 
 def _halves(listing: PtxListing, repair: SuspectRepair, group: list[Edit]) -> Iterator[_Candidate]:
