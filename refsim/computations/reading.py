@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,14 @@ def _transposed_in_place(codes: Matrix, format: ElementType) -> Matrix:
     return np.ascontiguousarray(codes.reshape(codes.shape[::-1]).T)
 
 
+def _step_twice(width: int, steps: int, codes: Matrix, format: ElementType) -> Matrix:
+    """Return the matrix with the last of every `steps` steps of `width` columns replaced by the one before."""
+    if codes.shape[1] % (width * steps):
+        raise DoesNotApplyError
+    columns = np.arange(codes.shape[1])
+    return np.ascontiguousarray(codes[:, columns - width * (columns // width % steps == steps - 1)])
+
+
 CHUNK_PATTERNS = (
     *((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)),
     (0, 32, 0),
@@ -111,6 +120,9 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     for pattern in CHUNK_PATTERNS:
         name, source = f"with chunk c of row r for {words_of_chunks(*pattern)}", PTX["tensor swizzling modes"]
         found.append(OperandReading(name, Family.SWIZZLE, source, partial(swizzled, pattern), rank=2))
+    for width, steps in product((32, 16, 64, 128), (4, 2)):
+        says = f"with a part of K twice: the last {width} columns of every {width * steps} are those before them"
+        found.append(OperandReading(says, Family.TAIL, PTX["mma, operands"], partial(_step_twice, width, steps), 2))
     return tuple(found)
 
 

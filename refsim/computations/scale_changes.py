@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.computations.reading import OperandReading
 from refsim.computations.ways import DoesNotApplyError, Family, beside, rounded_to
-from refsim.formats import BF16, F16, ElementType
+from refsim.formats import BF16, E8M0, F16, ElementType
 from refsim.layouts import scale_layout
 from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.sources import CUBLAS, DEEPGEMM, OCP_MX, PTX
@@ -100,6 +100,8 @@ _PLACES: tuple[tuple[str, Place], ...] = (
     ("one block of K early", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
     ("of the first block of K for all", lambda r, t, s: (r, 0 * t)),
     ("of the first of four blocks for all four", lambda r, t, s: (r, t // TILE_BLOCKS * TILE_BLOCKS)),
+    ("of the next block of every four", lambda r, t, s: (r, np.minimum(t // 4 * 4 + (t + 1) % 4, s[1] - 1))),
+    ("of the other block of every two", lambda r, t, s: (r, np.minimum(t ^ 1, s[1] - 1))),
     ("of the first 128 rows for all rows", lambda r, t, s: (r % TILE_ROWS, t)),
     ("of the first row for all rows", lambda r, t, s: (0 * r, t)),
     ("of the four blocks of a word turned about", lambda r, t, s: (r, np.minimum(t ^ 3, s[1] - 1))),
@@ -108,6 +110,8 @@ _ROW_PLACES: tuple[tuple[str, Place], ...] = (
     ("one row late", lambda r, t, s: (np.maximum(r - 1, 0), t)),
     ("one row early", lambda r, t, s: (np.minimum(r + 1, s[0] - 1), t)),
     *((f"of the first of {n} rows for all {n}", lambda r, t, s, n=n: (r // n * n, t)) for n in (2, 4, 8, 16, 32, 64)),
+    ("of the upper of two rows 8 apart for both", lambda r, t, s: (r & ~8, t)),
+    ("of rows with bits 3 and 4 of their number exchanged", lambda r, t, s: (_crossed(r, s[0]), t)),
     ("of the 128 rows before, where fewer than 128 are left", lambda r, t, s: (np.minimum(r, _whole(s[0]) - 1), t)),
 )
 """Scales of other rows, where a block or a lane of rows is confused with another."""
@@ -132,6 +136,18 @@ _GRIDS: tuple[tuple[str, Callable[[Scales], Scales]], ...] = (
 )
 
 
+def _crossed(rows: Any, count: int) -> Any:
+    """Return rows with bits 3 and 4 exchanged, which the lanes of a quad hold."""
+    return np.minimum(rows & ~0x18 | (rows & 8) << 1 | (rows & 16) >> 1, count - 1)
+
+
+def _squared(scales: Scales, format: ElementType) -> Scales:
+    """Return float32 scales, or codes of E8M0, applied twice."""
+    if format is E8M0 and scales.dtype == np.uint8:
+        return np.clip(2 * scales.astype(np.int64) - E8M0.bias, 0, 254).astype(np.uint8)
+    return _of_floats(np.square, scales, format)
+
+
 def _whole(rows: int) -> int:
     """Return the rows in whole blocks of 128. Raises DoesNotApplyError where all rows are, or none."""
     if rows < TILE_ROWS or rows % TILE_ROWS == 0:
@@ -151,6 +167,7 @@ def _rows() -> Iterator[OperandReading]:
     for name in _OTHERS:
         says = f"in nvidia_128x4 where they lie in {name}"
         yield OperandReading(says, layout, scale_layout(name).source, partial(_from_buffer_of, name))
+    yield OperandReading("twice", Family.SCALE_RULE, blocks, _squared)
     yield OperandReading("as ones", Family.SCALE_RULE, blocks, partial(_of_floats, np.ones_like))
 
 

@@ -23,27 +23,32 @@ MATRICES = re.compile(r"(wg|tcgen05\.|)mma\b|ldmatrix\b")
 
 @dataclass
 class Budget:
-    """Work in seconds of one machine: `limit` may be done, `done` is done; `whole` is the budget that it is part of."""
+    """Work in seconds of one machine: `limit` may be done, `done` is done.
+
+    A part of the budget `whole` also ends with it; work that is counted in the whole counts in the part, too.
+    """
 
     limit: float
     whole: "Budget | None" = field(default=None, repr=False)
     done: float = 0.0
 
     def spend(self, seconds: float) -> None:
-        """Count work here and in the whole."""
-        self.done += seconds
+        """Count work."""
         if self.whole is not None:
             self.whole.spend(seconds)
+        else:
+            self.done += seconds
 
     @property
     def left(self) -> float:
         """Return what may still be done."""
-        left = max(0.0, self.limit - self.done)
-        return left if self.whole is None else min(left, self.whole.left)
+        if self.whole is None:
+            return max(0.0, self.limit - self.done)
+        return max(0.0, self.whole.left - self.done)
 
     def part(self, part: float) -> "Budget":
-        """Return a budget of a part of what is left."""
-        return Budget(self.left * part, self)
+        """Return a budget of a part of what is left; the rest of it is what the whole keeps."""
+        return Budget(self.left * part, self, self.left * (1 - part))
 
     def check(self, tried: int = 0) -> None:
         """Raise OutOfTimeError if nothing is left."""

@@ -23,7 +23,10 @@ _ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
 
 @dataclass(frozen=True)
 class ListedLine:
-    """One statement on a line of its own; `at` is its index among the lines, `block` its straight run of code."""
+    """One statement on a line of its own; `at` is its index among the lines, `block` its straight run of code.
+
+    `place` is the kernel's own line, `calls` that line with the calls inside it.
+    """
 
     at: int
     before: str
@@ -32,6 +35,7 @@ class ListedLine:
     behind: str
     block: int
     place: str
+    calls: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -98,13 +102,14 @@ class PtxListing:
         return any(line.opcode.startswith("wgmma.mma_async") for line in self.lines)
 
     @cached_property
-    def _places(self) -> Mapping[int, str]:
-        """Return the CUDA line of each PTX line: the outermost one, which belongs to the kernel, not to a header."""
+    def _places(self) -> Mapping[int, tuple[str, str]]:
+        """Return the CUDA line of each PTX line, the outermost one, which is not a header's; and with the calls in it."""
         found = {}
         for entry in self.entries:
             for statement in self.program.module.functions[entry].statements:
                 *_, outermost = statement.location.places() if statement.location else [None]
-                found[statement.line - 1] = outermost.own if outermost else f"PTX line {statement.line}"
+                own = outermost.own if outermost else f"PTX line {statement.line}"
+                found[statement.line - 1] = own, str(statement.location)
         return found
 
     def _statements(self) -> Iterator[ListedLine]:
@@ -124,7 +129,7 @@ class PtxListing:
                 split(match["operands"]),
                 match["behind"],
                 block,
-                places.get(at, ""),
+                *places.get(at, ("", "")),
             )
             if match["opcode"].split(".")[0] in _ENDS_A_BLOCK:
                 block += 1

@@ -28,6 +28,7 @@ from refsim.testing.suspects.suspicion import FRAGMENT, UNSAID, Instead, Suspici
 
 SLOWER = 4.0  # a repaired kernel that takes this many times as long is stopped
 LEAST_SECONDS = 2.0
+LEAST_AGREEING = 2  # test cases of the entries that an edit changes
 Edit = tuple[ListedLine, Changes]
 """A line, and the new texts by which one edit of it replaces lines."""
 MOST_SHOWN = 60  # letters of the instructions that an edit removes or inserts
@@ -132,15 +133,12 @@ def repaired(
     if examine(kernel, problems[0], CountedDevice(guilty, budget)).finding is None or not guilty.entries:
         return ()
     tried.patience = max(LEAST_SECONDS, SLOWER * tried.elapsed())
-    entries: set[str] = set()
-    while not guilty.entries <= entries:  # other test cases may launch other entries
-        entries = set(guilty.entries)
-        budget.spend(LINE_SECONDS * text.count("\n"))
-        listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, sorted(entries))
-        in_cuda = () if is_brief else _in_cuda(kernel.code, target)
-        if found := tried.first(chain(_in_ptx(listing, is_brief), in_cuda)):
-            return (found,)
-    return ()
+    entries = set(guilty.entries)
+    budget.spend(LINE_SECONDS * text.count("\n"))
+    listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, sorted(entries))
+    in_cuda = () if is_brief else _in_cuda(kernel.code, target)
+    found = tried.first(chain(_in_ptx(listing, is_brief), in_cuda))
+    return (found,) if found else ()
 
 
 @dataclass
@@ -164,34 +162,35 @@ class _Trial:
         for each in candidates:
             self.budget.check(self.tried)
             self.tried += 1
-            if self.agrees(each):
+            if count := self.agrees(each):
                 guilt = each
                 while half := next(filter(self.agrees, guilt.halves()), None):
                     guilt = half
-                count, said = len(self.problems), guilt.instead()
+                said = guilt.instead()
                 return Suspicion(each.suspect, each.says, guilt.places, count, is_mended=True, instead=said)
         return None
 
-    def agrees(self, each: _Candidate) -> bool:
-        """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
+    def agrees(self, each: _Candidate) -> int:
+        """Return the number of test cases, if the repaired kernel agrees on all that launch its entries alone; else 0."""
         try:
             program = each.mended()
             for entry in self.guilty.entries:
                 program.code(entry)
         except RefsimError:  # an unknown opcode, or invalid C++
-            return False
+            return 0
         self.budget.spend(STATEMENT_SECONDS * statements(program, self.guilty.entries))
-        device = CountedDevice(ChangedDevice(program, schedules=1, seconds=self.patience), self.budget)
-        for number, problem in enumerate(self.problems):
+        count = 0
+        for problem in self.problems:
+            edited = ChangedDevice(program, schedules=1, seconds=self.patience)
             try:
-                is_right = examine(self.kernel, problem, device).finding is None
+                is_right = examine(self.kernel, problem, CountedDevice(edited, self.budget)).finding is None
             except RefsimError:  # an address out of bounds
                 is_right = False
-            if not is_right and number:
-                examine(self.kernel, problem, self.guilty)  # it may launch other entries
-            if not is_right:
-                return False
-        return True
+            if edited.entries <= self.guilty.entries:
+                if not is_right:
+                    return 0
+                count += 1
+        return count if count >= LEAST_AGREEING or len(self.problems) == 1 else 0
 
 
 def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
@@ -229,13 +228,15 @@ def _in_ptx(listing: PtxListing, is_brief: bool | None) -> Iterator[_Candidate]:
 
 
 def _groups(found: list[Edit]) -> Iterator[list[Edit]]:
-    """Yield groups of edits: all, one CUDA line, one opcode of it, halves of that, and every second, third or fourth.
+    """Yield groups of edits: all, one CUDA line, one call, one opcode, halves of that, and every second, third or fourth.
 
     Unrolled loops need the last kinds. No group comes twice.
     """
     lines: dict[str, list[Edit]] = {}
     likes: dict[tuple[str, str], list[Edit]] = {}
+    calls: dict[str, list[Edit]] = {}
     for line, changes in found:
+        calls.setdefault(line.calls, []).append((line, changes))
         lines.setdefault(line.place, []).append((line, changes))
         likes.setdefault((line.place, line.opcode), []).append((line, changes))
     some = [
@@ -243,7 +244,7 @@ def _groups(found: list[Edit]) -> Iterator[list[Edit]]:
     ]
     halves = [part for group in likes.values() for part in (group[: len(group) // 2], group[len(group) // 2 :]) if part]
     seen = set()
-    for group in (found, *lines.values(), *likes.values(), *halves, *some):
+    for group in (found, *lines.values(), *calls.values(), *likes.values(), *halves, *some):
         members = tuple(line.at for line, _ in group)
         if members not in seen:
             seen.add(members)
