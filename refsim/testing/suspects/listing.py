@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from refsim.ptx import Program, load
+from refsim.ptx import Program
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Location, Register, Statement
 
@@ -201,13 +201,13 @@ class PtxListing:
         for entry in self.entries:
             had, made = functions[entry], read[entry]
             names, bits = list(had.register_names), list(had.register_bits)
-            numbers: dict[int, int] = {}
-            for at, name in enumerate(made.register_names):
-                if names.count(name) > 1 or made.register_names.count(name) > 1:
-                    return load(self.edited(changes), self.program.target)
+            if any(max(names.count(each), made.register_names.count(each)) > 1 for each in made.register_names):
+                functions[entry] = parse(self.edited(changes)).functions[entry]
+                continue
+            for name, width in zip(made.register_names, made.register_bits, strict=True):
                 if name not in names:
-                    names, bits = [*names, name], [*bits, made.register_bits[at]]
-                numbers[at] = names.index(name)
+                    names, bits = [*names, name], [*bits, width]
+            numbers = dict(enumerate(map(names.index, made.register_names)))
             new = _grouped((each.line - 1, _renumbered(each, numbers)) for each in made.statements)
             statements: list[Statement] = []
             places = []

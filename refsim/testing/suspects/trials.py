@@ -133,12 +133,15 @@ def repaired(
     if examine(kernel, problems[0], CountedDevice(guilty, budget)).finding is None or not guilty.entries:
         return ()
     tried.patience = max(LEAST_SECONDS, SLOWER * tried.elapsed())
-    entries = set(guilty.entries)
-    budget.spend(LINE_SECONDS * text.count("\n"))
-    listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, sorted(entries))
-    in_cuda = () if is_brief else _in_cuda(kernel.code, target)
-    found = tried.first(chain(_in_ptx(listing, is_brief), in_cuda))
-    return (found,) if found else ()
+    while not guilty.entries <= tried.entries:  # too few test cases may launch these entries alone
+        tried.entries = set(guilty.entries)
+        budget.spend(LINE_SECONDS * text.count("\n"))
+        entries = sorted(tried.entries)
+        listing = PtxListing(only(text, *entries) if len(entries) == 1 else text, guilty.program, entries)
+        in_cuda = () if is_brief else _in_cuda(kernel.code, target)
+        if found := tried.first(chain(_in_ptx(listing, is_brief), in_cuda)):
+            return (found,)
+    return ()
 
 
 @dataclass
@@ -152,6 +155,7 @@ class _Trial:
     patience: float = LEAST_SECONDS
     tried: int = 0
     started: float = field(default_factory=time.monotonic)
+    entries: set[str] = field(default_factory=set)
 
     def elapsed(self) -> float:
         """Return the seconds since the trial began."""
@@ -179,18 +183,22 @@ class _Trial:
         except RefsimError:  # an unknown opcode, or invalid C++
             return 0
         self.budget.spend(STATEMENT_SECONDS * statements(program, self.guilty.entries))
-        count = 0
+        count, others = 0, set[str]()
         for problem in self.problems:
             edited = ChangedDevice(program, schedules=1, seconds=self.patience)
             try:
                 is_right = examine(self.kernel, problem, CountedDevice(edited, self.budget)).finding is None
             except RefsimError:  # an address out of bounds
                 is_right = False
-            if edited.entries <= self.guilty.entries:
+            if edited.entries <= self.entries:
                 if not is_right:
                     return 0
                 count += 1
-        return count if count >= LEAST_AGREEING or len(self.problems) == 1 else 0
+            others |= edited.entries
+        if count >= min(LEAST_AGREEING, len(self.problems)):
+            return count
+        self.guilty.entries |= others
+        return 0
 
 
 def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
