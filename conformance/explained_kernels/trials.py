@@ -26,13 +26,16 @@ TABLE = Path(__file__).with_name("mistakes.toml")
 SECONDS = 3.0
 RIGHT, UNNAMED, WRONG, NO_DIFFERENCE, STOPPED = "right", "unnamed", "wrong", "no difference", "stopped"
 """A mistake that shows no difference, or that stops the run with a fault, does not belong into the table."""
+OPEN = re.compile("another factor: |elements in other places: .* in another order")
+"""Shapes that are true of the outputs and do not say what made them."""
 
 
 @dataclass(frozen=True)
 class Planted:
     """One mistake of the table. `edits`: file beside the kernel's own ("" for that), text, what replaces it.
 
-    `place`: numbers any of which tells where a permutation acts.
+    `says`: the pattern of its right answers; without it, those of its `kind` and `also` count. `place`: numbers any of
+    which tells where a permutation acts.
     """
 
     id: str
@@ -41,6 +44,7 @@ class Planted:
     what: str
     edits: tuple[tuple[str, str, str], ...]
     also: str = ""
+    says: str = ""
     place: tuple[int, ...] = ()
 
     def kernel(self, folder: Path) -> Kernel:
@@ -59,7 +63,7 @@ class Planted:
 
     def accepts(self, said: str) -> bool:
         """Whether a named cause is the mistake."""
-        patterns = [answers()[self.kind], *([self.also] if self.also else [])]
+        patterns = [self.says] if self.says else [answers()[self.kind], *([self.also] if self.also else [])]
         return any(re.search(pattern, said, re.IGNORECASE) for pattern in patterns)
 
     def is_located(self, said: list[str]) -> bool:
@@ -181,10 +185,14 @@ def asked(name: str, seconds: float = SECONDS) -> dict[str, Any]:
 
 
 def of_mistake(mistake: Planted, said: dict[str, DiffExplanation]) -> str:
-    """Right: each output with a name has the right one among them, where a cause of several parts counts by any part."""
+    """Right: each output with a name has the right one among them, where a cause of several parts counts by any part.
+
+    A factor or an order that the words leave open is no name, unless it says the mistake.
+    """
     if not any(each.differing for each in said.values()):
         return NO_DIFFERENCE
-    named = [[str(cause) for one in each.named for cause in one.causes] for each in said.values() if each.named]
+    causes = [[str(cause) for one in each.named for cause in one.causes] for each in said.values() if each.named]
+    named = [each for each in causes if not all(OPEN.match(text) and not mistake.accepts(text) for text in each)]
     if not named:
         return UNNAMED
     return RIGHT if all(any(mistake.accepts(text) for text in each) for each in named) else WRONG

@@ -16,9 +16,8 @@ from refsim.causes.search import CauseSearch, Found, Named, told_apart
 from refsim.causes.shapes import shapes_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
-from refsim.computations.element_changes import exchanged
 from refsim.computations.engine import PLACED, Aspect, Computation
-from refsim.computations.reading import flushed_below
+from refsim.computations.reading import exchanged, flushed_below
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError

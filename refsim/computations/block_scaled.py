@@ -220,7 +220,7 @@ class BlockScaledProduct(ProductOverK):
 
     def _scales(self, plan: Choices, at: int) -> Matrix:
         aspects = f"{'ab'[at]}_scales_read"
-        return self.once((at,), plan, aspects, lambda: reading.scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
+        return self.once((at,), plan, aspects, lambda: reading.scales_read(plan, at, self.scales[at], self.kind))  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""

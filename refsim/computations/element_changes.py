@@ -10,6 +10,7 @@ import numpy as np
 
 from refsim.computations.placing import Placing, placings
 from refsim.computations.quantising import Singles
+from refsim.computations.reading import exchanged
 from refsim.computations.row_functions import flushed
 from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way, subnormals_flushed
 from refsim.conversions import OVERFLOWS, ROUNDINGS, decode, encode
@@ -168,13 +169,6 @@ def conversions_of(format: Format) -> tuple[Way, ...]:
 
 
 # ---- codes of 4 bits in bytes -----------------------------------------------------------------------------------------------
-
-
-def exchanged(codes: Codes) -> Codes:
-    """Return the two codes of each byte in reverse order."""
-    if codes.shape[-1] % 2:
-        raise DoesNotApplyError
-    return np.ascontiguousarray(codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1]).reshape(codes.shape)
 
 
 def halves_joined(run: int, back: bool, codes: Codes) -> Codes:

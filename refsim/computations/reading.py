@@ -77,8 +77,16 @@ def _step_twice(width: int, steps: int, codes: Matrix, format: ElementType) -> M
     return np.ascontiguousarray(codes[:, columns - width * (columns // width % steps == steps - 1)])
 
 
+def exchanged(codes: Matrix) -> Matrix:
+    """Return the two codes of each byte in reverse order."""
+    if codes.shape[-1] % 2:
+        raise DoesNotApplyError
+    return np.ascontiguousarray(codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1]).reshape(codes.shape)
+
+
 CHUNK_PATTERNS = (
     *((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)),
+    (8, 8, 0),
     (0, 32, 0),
     (0, 16, 0),
     (0, 8, 0),
@@ -120,6 +128,9 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     for pattern in CHUNK_PATTERNS:
         name, source = f"with chunk c of row r for {words_of_chunks(*pattern)}", PTX["tensor swizzling modes"]
         found.append(OperandReading(name, Family.SWIZZLE, source, partial(swizzled, pattern), rank=2))
+    if format.bits == 4:
+        says = "with the two codes of a byte exchanged"
+        found.append(OperandReading(says, Family.PACKING, PTX["cvt, e2m1x2"], lambda codes, row: exchanged(codes)))
     for width, steps in product((32, 16, 64, 128), (4, 2)):
         says = f"with a part of K twice: the last {width} columns of every {width * steps} are those before them"
         found.append(OperandReading(says, Family.TAIL, PTX["mma, operands"], partial(_step_twice, width, steps), 2))

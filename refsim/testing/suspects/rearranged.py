@@ -212,7 +212,13 @@ def _batches(diet: Diet, problem: Any) -> Iterator[list[Candidate]]:
     for names in _alike(alone, uploads, few):
         called = [{(each.suspect, each.says): each for each in reversed(alone[name])} for name in names]
         both = [key for key in reversed(called[0]) if all(key in each for each in called)]
-        queues.append(_queue([(names, tuple(each[key] for each in called)) for key in both], uploads, any(single[name] for name in names)))
+        queues.append(
+            _queue(
+                [(names, tuple(each[key] for each in called)) for key in both],
+                uploads,
+                any(single[name] for name in names),
+            )
+        )
     while queues:
         batches = [(queue, next(queue, None)) for queue in queues]
         queues = [queue for queue, batch in batches if batch]
