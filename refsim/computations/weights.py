@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.element_changes import RUNS_OF_CODES, exchanged, halves_joined
+from refsim.computations.element_changes import RUNS_OF_CODES, halves_joined
 from refsim.computations.engine import Aspect, Computation
 from refsim.computations.integer_products import values_of, zero_causes, zero_ways
 from refsim.computations.products import PlainProduct
-from refsim.computations.reading import AS_IT_IS, OperandReading, readings_of, scale_readings
+from refsim.computations.reading import AS_IT_IS, OperandReading, exchanged, readings_of, scale_readings
 from refsim.computations.scale_changes import SCALE_PLACES, SCALE_VALUES
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, rounded_to, worded
 from refsim.conversions import decode, encode

@@ -211,10 +211,10 @@ class PtxListing:
             new = _grouped((each.line - 1, _renumbered(each, numbers)) for each in made.statements)
             statements: list[Statement] = []
             places = []
-            for each in had.statements:
+            for old in had.statements:
                 places.append(len(statements))
-                made_of = new.pop(each.line - 1, ()) if each.line - 1 in changes else (each,)
-                statements += [replace(one, location=each.location) for one in made_of]
+                made_of = new.pop(old.line - 1, ()) if old.line - 1 in changes else (old,)
+                statements += [replace(one, location=old.location) for one in made_of]
             labels = {name: [*places, len(statements)][at] for name, at in had.labels.items()}
             given = replace(had, statements=statements, labels=labels, register_names=names, register_bits=bits)
             functions[entry] = given
