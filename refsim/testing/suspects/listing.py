@@ -208,12 +208,14 @@ class PtxListing:
                 if name not in names:
                     names, bits = [*names, name], [*bits, width]
             numbers = dict(enumerate(map(names.index, made.register_names)))
-            new = _grouped((each.line - 1, _renumbered(each, numbers)) for each in made.statements)
+            new: dict[int, list[Statement]] = {}
+            for each in made.statements:
+                new.setdefault(each.line - 1, []).append(_renumbered(each, numbers))
             statements: list[Statement] = []
             places = []
             for old in had.statements:
                 places.append(len(statements))
-                made_of = new.pop(old.line - 1, ()) if old.line - 1 in changes else (old,)
+                made_of = new.pop(old.line - 1, []) if old.line - 1 in changes else [old]
                 statements += [replace(one, location=old.location) for one in made_of]
             labels = {name: [*places, len(statements)][at] for name, at in had.labels.items()}
             given = replace(had, statements=statements, labels=labels, register_names=names, register_bits=bits)

@@ -333,7 +333,7 @@ def _packed(array: Array) -> Iterator[Listed]:
         yield "order of codes", f"{awq}in their order, not in that of AWQ", partial(_nibbles, AWQ)
         yield "order of codes", f"{awq}in the order of AWQ, not as they lie", partial(_nibbles, back)
         yield "order of codes", f"{awq}from the highest down", partial(_nibbles, tuple(range(7, -1, -1)))
-        yield "byte order", "the bytes of each word are taken from the highest down", _bytes_reversed
+        yield "byte order", "the bytes of each word are taken from the highest down", np.ndarray.byteswap
         for at in range(1, 8):
             yield (
                 "order of codes",
@@ -346,13 +346,6 @@ def _nibbles(order: tuple[int, ...], array: Array) -> Array:
     octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     nibbles = np.stack([octets & 0xF, octets >> 4], -1).reshape(-1, len(order))[:, list(order)].reshape(-1, 2)
     return np.asarray((nibbles[:, 0] | nibbles[:, 1] << 4).astype(np.uint8).view(array.dtype))
-
-
-def _bytes_reversed(array: Array) -> Array:
-    return array.byteswap()
-
-
-# ---- one step more or less ------------------------------------------------------------------------------------------
 
 
 def _steps(array: Array) -> Iterator[Listed]:
@@ -518,11 +511,7 @@ def _at_indices(array: Array, uploads: dict[str, Array]) -> Iterator[Listed]:
         if is_order and indices is not array and (np.sort(indices) == np.arange(len(indices))).all():
             for way, order in (("at", np.argsort(indices)), ("before", indices)):
                 says = f"its rows are taken {way} the places that input {name} gives"
-                yield "elements of another place", says, partial(_at, order)
-
-
-def _at(order: NDArray[np.int64], array: Array) -> Array | None:
-    return array[order] if len(array) == len(order) else None
+                yield "elements of another place", says, partial(np.take, indices=order, axis=0)
 
 
 def _of_pitch(array: Array, extents: set[int]) -> Iterator[Rearrangement]:
