@@ -215,7 +215,7 @@ class PtxListing:
             places = []
             for old in had.statements:
                 places.append(len(statements))
-                made_of = new.pop(old.line - 1, []) if old.line - 1 in changes else [old]
+                made_of: list[Statement] = new.pop(old.line - 1, []) if old.line - 1 in changes else [old]
                 statements += [replace(one, location=old.location) for one in made_of]
             labels = {name: [*places, len(statements)][at] for name, at in had.labels.items()}
             given = replace(had, statements=statements, labels=labels, register_names=names, register_bits=bits)
