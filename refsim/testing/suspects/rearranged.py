@@ -92,9 +92,8 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
     names, ways = next((each for each in alone if _mends(diet, problems[0], each)), candidate)
     count = _confirmed(diet, problems, (names, ways))
     places = tuple(f"input {name}" for name in names)
-    suspect = ways[0].suspect
-    if suspect == FRAGMENT and not _has_matrices(diet):
-        suspect = "elements permuted"
+    is_permuted = ways[0].suspect == FRAGMENT and not _has_matrices(diet)
+    suspect = "elements permuted" if is_permuted else ways[0].suspect
     says, whole = ways[0].says, tuple(replace(each, is_partial=False) for each in ways)
     if count and ways[0].is_partial and not _mends(diet, problems[0], (names, whole)):
         says = f"{says.replace(' are exchanged', ' are taken')}, for some elements and not for all"
@@ -113,8 +112,7 @@ def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int
         if has_pads or not set(names) <= set(uploads):
             continue
         same = [[each for each in _ways(diet, problem, name) if each.says == way.says] for name in names]
-        alike = [ways for ways in zip(*same, strict=False) if _change(names, ways, uploads) is not None]
-        if alike:
+        if alike := [ways for ways in zip(*same, strict=False) if _change(names, ways, uploads) is not None]:
             if not any(_mends(diet, problem, (names, ways), least=1) for ways in alike):
                 return 0
             count += 1
