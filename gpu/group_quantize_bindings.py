@@ -131,7 +131,7 @@ def computed(problem: GroupQuantize) -> dict[str, Any]:
     )
     subject = given.with_scales(given.explained((problem.rows, problem.columns), E4M3))
     kind, quotient = f"{problem.scale}: ", f"; {QUOTIENT_WORDS[problem.quotient]},"
-    rules = sorted(subject.rules, key=lambda rule: not (rule.name.startswith(kind) and quotient in rule.name))
+    rules = sorted(subject.rules, key=lambda rule: (not rule.name.startswith(kind), quotient not in rule.name))
     gap = np.zeros((problem.rows, problem.place.q_gap), np.uint8)
     return {"": replace(subject, rules=tuple(rules)), "gap": gap}
 
