@@ -27,7 +27,9 @@ LEAST_OF_GIVEN, OF_A_POWER, MOST_OF_ONE = 7, 3, 20
 """The least evidence that factors are given numbers, and the bits of a power of two, and at most of another number."""
 NEAR = ", within one "
 """The words of a shape that holds within a rounding, not in every bit."""
-MOST_ELEMENTS, ENOUGH_ELEMENTS = 1 << 22, 1 << 16
+MOST_ELEMENTS, MOST_MOVED, ENOUGH_ELEMENTS = 1 << 24, 1 << 22, 1 << 16
+"""The most elements with a shape, the most whose order is sought, and how many are asked first."""
+OF_THE_EXPONENT = np.int64(0x7FF << 52)
 SIDES = (128, 64, 32, 16)
 EDGE = 2.0
 """A factor counts if it is farther from 1 than this many units in the last place; nearer is a rounding."""
@@ -52,6 +54,8 @@ def shapes_of(
     for shape in (
         (_ends, _orders, _cut) if is_one_code else (_ends, _given, _factors, _offsets, _orders, _cut, _powers, _values)
     ):
+        if shape is _orders and got.size > MOST_MOVED:
+            continue
         if shape not in (_orders, _given) and some is not pair and next(shape(some, {}), None) is None:
             continue
         cause = next(shape(pair, known or {}), None)
@@ -104,9 +108,9 @@ class OutputPair:
         """Return half the distance from each value to the next larger one."""
         if isinstance(self.format, Integer):
             return np.full(values.shape, 0.5)
-        least = self.format.min_normal if self.format.has_zero else 0.0
-        exponents = np.frexp(np.maximum(np.abs(np.nan_to_num(values, posinf=1, neginf=1)), least))[1]
-        return np.asarray(np.ldexp(0.5, exponents - 1 - self.format.mantissa_bits))
+        least = self.format.min_normal if self.format.has_zero else np.finfo(np.float64).tiny
+        powers = np.maximum(np.where(np.isfinite(values), np.abs(values), 1), least).view(np.int64) & OF_THE_EXPONENT
+        return np.asarray(powers.view(np.float64) * 2.0 ** (-1 - self.format.mantissa_bits))
 
     @cached_property
     def is_free(self) -> NDArray[np.bool_]:
@@ -167,10 +171,12 @@ def _given(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterat
             values = np.exp2(given - 127) if array.dtype == np.uint8 else given
             if np.isfinite(values).all() and values.all():
                 of_size.setdefault(values.size, []).append((name, values))
-    for what, fold in _groups(pair.a.shape):
+    for what, fold in _groups(pair.a.shape) if of_size else ():
         differs = np.asarray(fold(pair.differs)).sum(axis=1)
+        if len(differs) not in of_size:
+            continue
         telling = np.asarray(fold(pair.is_free & (np.abs(pair.b) > 4 * pair.half_gap(pair.b)))).sum(axis=1) > 4
-        for name, values in of_size.get(len(differs), ()):
+        for name, values in of_size[len(differs)]:
             for words, factor in _ratios(name, values):
                 if not np.isfinite(factor).all():
                     continue

@@ -335,3 +335,10 @@ def test_a_cause_of_either_side_is_named_before_a_shape_of_values():
         for pair in ((one, other), (other, one)):
             found = explain_diff(*pair, format)
             assert family in [cause.family for each in found.named for cause in each.causes]
+
+
+def test_a_large_output_has_a_shape_of_values():
+    """More than 2^22 elements, the output of a common product: a factor is named, an order is not sought."""
+    want = np.random.default_rng(3).normal(0, 1, (2049, 2048)).astype(np.float32)
+    named = shapes_of(encoded(want * np.float32(1.7), "bf16"), encoded(want, "bf16"), BF16)
+    assert "every element is 1.7 times as large" in str(named[0])
