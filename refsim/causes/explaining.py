@@ -76,7 +76,8 @@ def explain_diff(
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
-            raise RefsimError("bad-shape", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
+            what, rule = f"a has shape {got.shape}, b has shape {want.shape}", "one shape for both outputs"
+            raise RefsimError("bad-shape", what, rule=rule, help=turned)
     place = place_of_element(at, got.shape)
     question = _Question(got, want, row, Limit.of(seconds), on_progress, known=_scales_of(operands, scales))
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)

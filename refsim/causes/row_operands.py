@@ -83,7 +83,7 @@ class RowOperands(FieldsCard):
         if x.ndim == 0 or x.size == 0:
             raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., columns), none of them empty")
         if x.shape != shape:
-            raise RefsimError("bad-shape", f"the output has shape {shape}, x has {x.shape}")
+            raise RefsimError("bad-shape", f"the output has shape {shape}, x has {x.shape}", rule="one shape for both")
         columns = x.shape[-1]
         beside = {"w": self._beside("weight", held, (columns,)), "bias": self._beside("bias", held, (columns,))}
         beside["gate"] = self._beside("gate", held, x.shape)
@@ -95,7 +95,10 @@ class RowOperands(FieldsCard):
 
     def _number(self, is_scale: bool) -> float:
         given = self.scale if is_scale else self.eps
-        return float(given) if given is not None else 1.0 if is_scale else 1e-6
+        number = float(given) if given is not None else 1.0 if is_scale else 1e-6
+        if not np.isfinite(number):
+            raise RefsimError("usage", f"{'scale' if is_scale else 'eps'} is {number:g}", rule="a finite number")
+        return number
 
     def _beside(self, name: str, held: Format, shape: tuple[int, ...]) -> Floats | None:
         """Return a further operand in float32, in the shape that it must have; None where it was not given."""

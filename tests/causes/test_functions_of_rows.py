@@ -132,6 +132,7 @@ def test_nan_is_written_as_the_hardware_writes_it():
         ({"function": "softmin"}, "unknown-name"),
         ({"special": "half"}, "unknown-name"),
         ({"eps": 1.0}, "usage"),
+        ({"scale": np.nan}, "usage"),
         ({"weight": np.ones(8, np.float32)}, "usage"),
         ({"function": "rms_norm", "weight": np.ones(7, np.float32)}, "bad-shape"),
         ({"function": "silu", "gate": np.ones((2, 7), np.float32)}, "bad-shape"),
