@@ -1,7 +1,6 @@
 """The reason why a kernel's outputs differ on one test case: declared mistakes, the outputs alone, then its code."""
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,13 +57,12 @@ def explain_problem(
 
     refsim tries the mistakes that the kernel declares (`suspects=`), then causes that the outputs show alone, then the
     candidate causes of docs/when-it-fails.md. For these the kernel runs on the simulated GPU with other inputs, edits
-    of its code and other test cases. `seconds` limits the processor time of all of it. A cause is named only if it
-    explains every bit; an edit of the code must explain every bit of all test cases tried. An output without
-    differences has the outcome "equal". Raises RefsimError if the run ends in a fault. Source: defined here;
-    docs/when-it-fails.md lists the edits.
+    of its code and other test cases. `seconds` limits the work of it, which is counted: about that much processor time.
+    A cause is named only if it explains every bit; an edit of the code must explain every bit of all test cases tried.
+    An output without differences has the outcome "equal". Raises RefsimError if the run ends in a fault. Source:
+    defined here; docs/when-it-fails.md lists the edits.
     """
-    deadline = time.process_time() + seconds
-    found = _without_edits(Diet(kernel, device), problem, deadline, on_progress)
+    found = _without_edits(Diet(kernel, device), problem, seconds, on_progress)
     return found | _of_code(kernel, device, problem, seconds * OF_CODE, found)
 
 
@@ -206,7 +204,7 @@ def _by_shape(diet: Diet, problem: Any, known: Sequence[Witness]) -> tuple[Suspi
 
 def _shapes_of(diet: Diet, problem: Any) -> dict[str, str]:
     """Return the conclusive shape of each wrong output; nothing if an output has none."""
-    found = _without_edits(diet, problem, time.process_time() + LEAST_SECONDS, None, declares=False)
+    found = _without_edits(diet, problem, LEAST_SECONDS, None, declares=False)
     said = {}
     for name, each in found.items():
         named = [cause for one in each.named for cause in one.causes]
@@ -228,14 +226,14 @@ def _is_conclusive(cause: Cause) -> bool:
 
 
 def _without_edits(
-    diet: Diet, problem: Any, deadline: float, on_progress: Report | None, declares: bool = True
+    diet: Diet, problem: Any, work: float, on_progress: Report | None, declares: bool = True
 ) -> dict[str, DiffExplanation]:
-    """Return why outputs differ, from declared mistakes and from the outputs."""
+    """Return why outputs differ, from declared mistakes and from the outputs; `work` limits each search."""
     kernel, device = diet.kernel, diet.device
     got, want, wrong = diet.outputs(problem), diet.expected(problem), diet.wrong(problem)
     formats = kernel.output_formats(problem)
     found: dict[str, DiffExplanation] = {}
-    computed = of_computation(kernel, problem, device.target, got, wrong, deadline - time.process_time(), on_progress)
+    computed = of_computation(kernel, problem, device.target, got, wrong, work, on_progress)
     for name, marks in wrong.items():
         count, size = int(marks.sum()), int(marks.size)
         outcome = DiffOutcome.UNEXPLAINED if count else DiffOutcome.EQUAL
@@ -255,11 +253,8 @@ def _without_edits(
         elif name in computed:
             found[name] = computed[name]
         else:
-            half = time.process_time() + max(0.0, deadline - time.process_time()) * OF_SHAPES
-            known = _scales_of(diet, problem, name)
-            found[name] = between_outputs(
-                one, other, row, Limit(Clock(True), half), on_progress, is_right=True, known=known
-            )
+            limit, known = Limit(Clock(False), work * OF_SHAPES), _scales_of(diet, problem, name)
+            found[name] = between_outputs(one, other, row, limit, on_progress, is_right=True, known=known)
     leave_out_chance(found)
     return found
 
