@@ -78,6 +78,9 @@ class FakeDevice:
     def describe(self) -> dict[str, str]:
         return {"device": "NumPy", "target": self.target}
 
+    def probing(self) -> "FakeDevice":
+        return self
+
     @contextmanager
     def launcher(
         self, kernel_file: Path | None, *, count_banks: bool = False, follow_open: bool = False

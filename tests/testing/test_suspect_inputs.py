@@ -9,8 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 import refsim.device
-from refsim import decode, encode
+from refsim import decode, encode, ptx
+from refsim.device.compile import compiled
 from refsim.kernels import Kernel, Launcher, Outputs, Promise
+from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.suspects import OutOfTimeError, suspects_of
 from refsim.testing.suspects.budget import Budget
 from refsim.testing.suspects.feeding import Diet
@@ -80,7 +82,8 @@ def kernel(changes: dict[str, str]) -> Kernel:
 
 
 def named(changes: dict[str, str]) -> list[str]:
-    diet = Diet(kernel(changes), refsim.device.open("sim:eager", "sm_90a"))
+    wrong = kernel(changes)
+    diet = Diet(wrong, ChangedDevice(ptx.load(compiled(wrong.code, "sm_90a").text, "sm_90a"), schedules=1))
     found = subnormals_unheard(diet, PROBLEMS) or misread(diet, PROBLEMS, budget=Budget(60.0))
     placed = None if found else rearranged(diet, PROBLEMS, budget=Budget(60.0))
     return [each.suspect for each in (*found, *([placed] if placed else []))]
