@@ -23,7 +23,7 @@ Fold = Callable[[NDArray[np.generic]], NDArray[np.generic]]
 LEAST_BITS = 32
 """The least evidence: bits by which the elements of each group agree beyond the first, over all groups."""
 LEAST_OF_VALUES = 16
-LEAST_OF_GIVEN, OF_A_POWER, MOST_OF_ONE = 7, 3, 20
+LEAST_OF_GIVEN, OF_A_POWER, MOST_OF_ONE = 6.5, 3, 20
 """The least evidence that factors are given numbers, and the bits of a power of two, and at most of another number."""
 NEAR = ", within one "
 """The words of a shape that holds within a rounding, not in every bit."""

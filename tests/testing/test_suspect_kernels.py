@@ -165,7 +165,10 @@ TABLE = {
     "a swizzled tile read plain": (TILE, "swizzle not undone: an address", mma(), mma(chunk="c")),
     "the next row of an operand is the next column": (
         TILE,
-        "off-by-one row: each row is read one behind its place, input b",
+        (
+            "off-by-one row: each row is read one behind its place, input b",
+            "elements of another place: the next row of every 8 is taken, input b",
+        ),
         mma(),
         mma(row="(lane / 4 + 1) % 8"),
     ),

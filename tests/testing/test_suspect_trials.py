@@ -385,8 +385,9 @@ def test_edits_that_want_one_line_exclude_each_other() -> None:
     assert list(_joined(listing, repair, [(first, {3: "a", 4: ""}), (second, {4: "b"})])) == []
     (joined,) = _joined(listing, repair, [(first, {3: "a"}), (second, {4: "b"})])
     assert joined.places == ("k.cu:3", "k.cu:4")
-    lines = joined.mended().split("\n")
-    assert (lines[3:5], lines[:3], lines[5:]) == (["a", "b"], PTX.split("\n")[:3], PTX.split("\n")[5:])
+    with pytest.raises(RefsimError, match="found 'a'"):
+        joined.mended()
+    assert listing.edited({3: "a"}).split("\n")[3:5] == ["a", PTX.split("\n")[4]]
 
 
 def test_edited_text_runs_as_it_is_told_to() -> None:

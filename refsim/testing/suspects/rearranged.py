@@ -95,7 +95,7 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
     is_permuted = ways[0].suspect == FRAGMENT and not _has_matrices(diet)
     suspect = "elements permuted" if is_permuted else ways[0].suspect
     says, whole = ways[0].says, tuple(replace(each, is_partial=False) for each in ways)
-    if count and ways[0].is_partial and not _mends(diet, problems[0], (names, whole)):
+    if count and len(whole[0].orders) == 1 and not _mends(diet, problems[0], (names, whole)):
         says = f"{says.replace(' are exchanged', ' are taken')}, for some elements and not for all"
     return Suspicion(suspect, says, places, count, is_mended=True) if count else None
 
