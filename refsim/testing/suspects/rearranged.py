@@ -90,14 +90,14 @@ def _found(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> Suspici
         return None
     alone = [((name,), (way,)) for name, way in zip(*candidate, strict=True)] if len(candidate[0]) > 1 else []
     names, ways = next((each for each in alone if _mends(diet, problems[0], each)), candidate)
-    count = _confirmed(diet, problems, (names, ways))
-    places = tuple(f"input {name}" for name in names)
+    if not (count := _confirmed(diet, problems, (names, ways))):
+        return None
     is_permuted = ways[0].suspect == FRAGMENT and not _has_matrices(diet)
-    suspect = "elements permuted" if is_permuted else ways[0].suspect
-    says, whole = ways[0].says, tuple(replace(each, is_partial=False) for each in ways)
-    if count and len(whole[0].orders) == 1 and not _mends(diet, problems[0], (names, whole)):
+    suspect, says = "elements permuted" if is_permuted else ways[0].suspect, ways[0].says
+    whole = tuple(replace(each, is_partial=False) for each in ways)
+    if ways[0].is_partial and len(ways[0].orders) == 1 and not _mends(diet, problems[0], (names, whole)):
         says = f"{says.replace(' are exchanged', ' are taken')}, for some elements and not for all"
-    return Suspicion(suspect, says, places, count, is_mended=True) if count else None
+    return Suspicion(suspect, says, tuple(f"input {name}" for name in names), count, is_mended=True)
 
 
 def _confirmed(diet: Diet, problems: Sequence[Any], candidate: Candidate) -> int:
@@ -522,10 +522,8 @@ def _of_pitch(array: Array, extents: set[int]) -> Iterator[Rearrangement]:
 
 
 def _dense(shape: tuple[int, int], columns: int, array: Array) -> Array:
-    made = array.reshape(-1).copy()
     dense = array.reshape(shape)[:, :columns].reshape(-1)
-    made[: dense.size] = dense
-    return made
+    return np.concatenate([dense, array.reshape(-1)[dense.size :]])
 
 
 def _of_pairs(shapes: list[tuple[int, int]], extents: set[int]) -> Iterator[Rearrangement]:
