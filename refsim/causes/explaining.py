@@ -68,16 +68,15 @@ def explain_diff(
     """
     alone = all(each is None for each in (operands, values, quantized))
     coded = _codes_or_integers if alone or isinstance(operands, IntegerOperands) else _codes
-    got, row = coded("a", a, format)
-    want = None
+    (got, row), want = coded("a", a, format), None
     if b is not None:
         want, other = coded("b", b, format)
         if other is not row:
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
-            turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
-            what, rule = f"a has shape {got.shape}, b has shape {want.shape}", "one shape for both outputs"
-            raise RefsimError("bad-shape", what, rule=rule, help=turned)
+            what = f"a has shape {got.shape}, b has shape {want.shape}"
+            help = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
+            raise RefsimError("bad-shape", what, rule="one shape for both", help=help)
     place = place_of_element(at, got.shape)
     question = _Question(got, want, row, Limit.of(seconds), on_progress, known=_scales_of(operands, scales))
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
