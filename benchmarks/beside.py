@@ -104,12 +104,14 @@ class Worker:
         return digest, float(spent)
 
 
-def ratios(other: Path, way: str, starts: int, rounds: int, names: list[str]) -> bool:
-    """Print a table; whether all bits agreed and no ratio is below the least one."""
+def least_times(
+    other: Path, way: str, starts: int, rounds: int, names: list[str], script: str = __file__
+) -> tuple[dict[str, list[float]], set[str]]:
+    """Return the least seconds of each case in this tree and in the other, and the cases whose answers differ."""
     best = {name: [float("inf")] * 2 for name in names}
     wrong = set()
     for _ in range(starts):
-        workers = [Worker(tree, way) for tree in (HERE, other)]
+        workers = [Worker(tree, way, script) for tree in (HERE, other)]
         for name in names:
             digests = {worker.ask(name)[0] for worker in workers}
             wrong |= {name} if len(digests) > 1 else set()
@@ -118,6 +120,12 @@ def ratios(other: Path, way: str, starts: int, rounds: int, names: list[str]) ->
                     best[name][at] = min(best[name][at], workers[at].ask(name)[1])
         for worker in workers:
             worker.process.communicate()
+    return best, wrong
+
+
+def ratios(other: Path, way: str, starts: int, rounds: int, names: list[str]) -> bool:
+    """Print a table; whether all bits agreed and no ratio is below the least one."""
+    best, wrong = least_times(other, way, starts, rounds, names)
     good = True
     for name, (mine, theirs) in best.items():
         said = "BITS DIFFER" if name in wrong else f"below {LEAST}" if theirs / mine < LEAST else ""

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from beside import Worker
+from beside import least_times
 
 from refsim import oracles
 from refsim.conversions import encode
 
-HERE = Path(__file__).resolve().parents[1]
 MOST = 1.1
 Call = Callable[[], Any]
 
@@ -153,18 +152,7 @@ def serve() -> None:
 
 def ratios(other: Path, starts: int, rounds: int, names: list[str]) -> bool:
     """Print a table; whether all answers agree and no ratio is above the largest one."""
-    best, wrong = {name: [float("inf")] * 2 for name in names}, set()
-    for _ in range(starts):
-        workers = [Worker(tree, "", __file__) for tree in (HERE, other)]
-        for name in names:
-            answers = [worker.ask(name) for worker in workers]
-            wrong |= {name} if answers[0][0] != answers[1][0] else set()
-            best[name] = [min(pair) for pair in zip(best[name], [spent for _, spent in answers], strict=True)]
-            for turn in range(rounds - 1):
-                for at in (0, 1) if turn % 2 else (1, 0):
-                    best[name][at] = min(best[name][at], workers[at].ask(name)[1])
-        for worker in workers:
-            worker.process.communicate()
+    best, wrong = least_times(other, "", starts, rounds, names, __file__)
     good = True
     for name, (mine, theirs) in best.items():
         said = "ANSWERS DIFFER" if name in wrong else f"above {MOST}" if mine / theirs > MOST else ""
