@@ -9,6 +9,7 @@ from conformance.explained.row_pairs import Rows, names, of_rows, operands_of
 from conformance.explained.trials import asked
 from refsim import decode, encode, oracles
 from refsim.causes import Cause, DiffOutcome, Family, RowOperands, explain_diff
+from refsim.computations import row_sums
 from refsim.computations.row_functions import written
 from refsim.computations.row_sums import DOUBLING, HALVING, PAIRS, RowOrder
 from refsim.computations.writing import USUAL_WRITING
@@ -159,3 +160,15 @@ def test_every_cause_of_a_function_names_a_choice_of_its_plan():
             values = [cause.value for cause in causes if cause.aspect == aspect]
             assert len(values) == len(set(values)), aspect
             assert getattr(subject.usual, aspect) in values, aspect
+
+
+@pytest.mark.parametrize("threads", [1, 64, 256])
+def test_few_and_many_turns_of_a_row_give_equal_sums(threads, monkeypatch):
+    random = np.random.default_rng(threads)
+    x = (random.normal(size=(7, 300)) * 2.0 ** random.integers(-40, 40, (7, 300))).astype(np.float32)
+    x[0, 3], x[1, 7], x[2] = np.nan, np.inf, -0.0
+    sums = []
+    for most in (0, 1 << 20):
+        monkeypatch.setattr(row_sums, "MOST_TURNS", most)
+        sums.append(row_sums.RowOrder(threads).sum(x).view(np.uint32).tolist())
+    assert sums[0] == sums[1]
