@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.checks.undefined_memory import UPDATES, Masked
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness.memory import UPDATES, Masked
 from refsim.ptx.isa.forms import bind, evaluate
 from refsim.ptx.lowering.steps import Constant, Step
 from refsim.ptx.lowering.tracked import follower

@@ -25,9 +25,9 @@ from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.first_nan import NanArray, NanRow, NonFinite
 from refsim.ptx.checks.race_reports import CONVERGED
-from refsim.ptx.checks.undefined import OpenBits
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, Waiver, check_name, comments, lines_of
+from refsim.ptx.isa.definedness.tracking import OpenBits
 from refsim.ptx.machine.launch import PreparedLaunch, changed_variables, run_overlapped
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot

@@ -12,10 +12,10 @@ import pytest
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.layouts import fragment
-from refsim.ptx.checks import undefined_bits
-from refsim.ptx.checks.undefined_tensor import _accumulator
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.isa import forms
+from refsim.ptx.isa.definedness import bits as undefined_bits
+from refsim.ptx.isa.definedness.tensor import _accumulator
 from refsim.ptx.machine.program import forget
 from refsim.testing.kernel_files import load_kernel_file
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from refsim.ptx.checks import undefined_bits
 from refsim.ptx.execution.register_file import Mask
+from refsim.ptx.isa.definedness import bits as undefined_bits
 from refsim.ptx.isa.forms import Bound, bind
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import follower

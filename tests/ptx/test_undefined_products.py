@@ -11,7 +11,7 @@ import pytest
 
 from refsim import encode, ptx
 from refsim.formats import element_named
-from refsim.ptx.checks.undefined import OpenBits
+from refsim.ptx.isa.definedness.tracking import OpenBits
 
 FEW = 8  # undefined bits of which every completion is tried
 MANY = 256  # completions

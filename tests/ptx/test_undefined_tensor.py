@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.checks.undefined import OpenBits
+from refsim.ptx.isa.definedness.tracking import OpenBits
 from tests.ptx.tcgen05_kernels import BYTES, DESCRIPTORS, MEET, WORDS, TensorKernel, registers, with_products
 from tests.ptx.test_scaled_tensor_core import row_descriptor
 from tests.ptx.test_tensor_core import A_START, B_START, KINDS, LAYOUTS, Case, drawn, image_of, opcode

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_bits
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.execution.types import UNSIGNED, unview, view
+from refsim.ptx.isa.definedness import bits as undefined_bits
 from refsim.ptx.isa.forms import Bound, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.ptx.lowering.steps import Constant, Step

@@ -14,9 +14,9 @@ from refsim.ptx.async_ops.queue import SHARE
 from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.in_flight import OperandReads
 from refsim.ptx.checks.tensor_order import HandedOver, TensorOrder, are_piped, by_warps, spoken
-from refsim.ptx.checks.undefined import ProductReads, tear
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import TensorBox
+from refsim.ptx.isa.definedness.tracking import ProductReads, tear
 from refsim.ptx.lowering.blocks import BasicBlock
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.tensor_map import TENSOR_LANES, TensorMemory

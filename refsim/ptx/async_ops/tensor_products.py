@@ -13,8 +13,6 @@ from refsim.formats import element_named, float_named
 from refsim.numerics.sparse import sparsity_of
 from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
 from refsim.ptx.async_ops.torn_products import Operands, OperandsAsked, Sides, see_torn, show_at_once, torn_now
-from refsim.ptx.checks.undefined import Key
-from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import DescriptorError, MetadataError, tensor_positions
 from refsim.ptx.execution.tensor_cells import MISUSE, CopyAsked, TensorBox, check_held
@@ -31,6 +29,8 @@ from refsim.ptx.execution.tensor_product import (
     places_of,
     shifted_chunks,
 )
+from refsim.ptx.isa.definedness.tensor import copied_masks, product_masks
+from refsim.ptx.isa.definedness.tracking import Key
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
 from refsim.ptx.isa.products import MmaKind, Scales, array_type, tensor_kind
 from refsim.ptx.memory.access import ASYNC, READ, Access

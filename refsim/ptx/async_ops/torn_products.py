@@ -11,10 +11,10 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
-from refsim.ptx.checks.undefined import TEARS, note_torn, spoken, torn_of, tracking_of
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import CORE_ROW, turns
 from refsim.ptx.findings.record import DoubtError
+from refsim.ptx.isa.definedness.tracking import TEARS, note_torn, spoken, torn_of, tracking_of
 from refsim.ptx.memory.access import ASYNC, READ, Access, Observer
 from refsim.ptx.memory.arrays import Array, Bools
 

@@ -17,10 +17,10 @@ from refsim.ptx.checks.in_flight import InFlight, OperandReads
 from refsim.ptx.checks.marks import unequal
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.undefined_memory import defined, moved, transferred
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.isa.atomic import ElementUpdate
+from refsim.ptx.isa.definedness.memory import defined, moved, transferred
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.memory.access import UPDATE, WRITE, Access
 from refsim.ptx.memory.arrays import Array, Bools

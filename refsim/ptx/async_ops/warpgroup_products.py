@@ -31,7 +31,6 @@ from refsim.ptx.async_ops.torn_products import (
 from refsim.ptx.async_ops.transfers import UnitHost
 from refsim.ptx.checks.in_flight import CODES, OperandReads, RegisterWatch, Touch, groups_of
 from refsim.ptx.checks.marks import Read
-from refsim.ptx.checks.undefined import Key, tear
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import (
@@ -46,6 +45,7 @@ from refsim.ptx.execution.matrix_operands import (
 )
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm, Words
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
+from refsim.ptx.isa.definedness.tracking import Key, tear
 from refsim.ptx.isa.fragments import chained_product, matrices, packing_of, registers_of, sparse_product
 from refsim.ptx.isa.products import array_type, wgmma_kind
 from refsim.ptx.lowering.blocks import BasicBlock, Code

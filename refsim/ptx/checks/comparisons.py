@@ -16,10 +16,10 @@ from refsim.ptx.checks.history import AccessEvent, By, History
 from refsim.ptx.checks.marks import AccessPart, Area, Chains, Link, Marks, Repeats
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.checks.undefined import tear
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.matrix_operands import CORE_ROW
+from refsim.ptx.isa.definedness.tracking import tear
 from refsim.ptx.memory.access import CLUSTER, GPU, Access
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import Space

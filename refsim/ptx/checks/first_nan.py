@@ -1,6 +1,6 @@
 """Where NaN and infinities come from: each one in a register or in memory has an event that names its statement.
 
-The masks of `refsim.ptx.checks.undefined` follow them: here a set bit marks an element that is NaN or infinite. After
+The masks of `refsim.ptx.isa.definedness.tracking` follow them: here a set bit marks an element that is NaN or infinite. After
 each statement with a float result, `seen` sets the mask by the values. A result that is NaN or infinite while all
 operands are finite is a birth. NaN of infinities has an event of its own, which leads back to the infinities.
 """
@@ -17,11 +17,11 @@ import numpy as np
 from refsim.conversions import decode
 from refsim.errors import RefsimError, counted
 from refsim.formats import array_type, element_named
-from refsim.ptx.checks.undefined import OpenBits, UndefinedEvent, place_in
-from refsim.ptx.checks.undefined_memory import Shadow, cells_of, space_named, write
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask
+from refsim.ptx.isa.definedness.memory import Shadow, cells_of, space_named, write
+from refsim.ptx.isa.definedness.tracking import OpenBits, UndefinedEvent, place_in
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region

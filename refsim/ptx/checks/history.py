@@ -14,7 +14,7 @@ import numpy as np
 
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
-from refsim.ptx.checks.undefined import ProductReads
+from refsim.ptx.isa.definedness.tracking import ProductReads
 from refsim.ptx.memory.access import READ, WEAK, Access, Semantics, semantics
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.snapshot import TouchedBytes

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.checks.history import AccessEvent, History
-from refsim.ptx.checks.undefined import ProductReads
+from refsim.ptx.isa.definedness.tracking import ProductReads
 from refsim.ptx.memory.access import GPU, Access
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, zeros

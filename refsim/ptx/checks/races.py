@@ -23,11 +23,11 @@ from refsim.ptx.checks.marks import AccessPart, Area, Chains, Read, Repeats, is_
 from refsim.ptx.checks.orders import Orders, RemoteAccesses
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
-from refsim.ptx.checks.undefined import ProductReads
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import fault
+from refsim.ptx.isa.definedness.tracking import ProductReads
 from refsim.ptx.memory.access import CTA, GPU, READ, UPDATE, WRITE, Access, Semantics
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import Region

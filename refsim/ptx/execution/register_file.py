@@ -1,7 +1,7 @@
 """The registers of all lanes as data: an array per slot, and facts about each register in addition to its bits.
 
 Masks of undefined bits as values: a set bit marks the bit below it as undefined; None is a mask without a set bit.
-refsim.ptx.checks.undefined explains what the masks mean for a launch."""
+refsim.ptx.isa.definedness.tracking explains what the masks mean for a launch."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

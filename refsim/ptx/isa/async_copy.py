@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_memory import copied
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.definedness.memory import copied
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

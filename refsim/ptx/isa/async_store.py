@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.atomic import reduction
+from refsim.ptx.isa.definedness.bits import RuleOperands, defined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from refsim.numerics import ieee
-from refsim.ptx.checks.undefined_memory import updated
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES, PtxType
+from refsim.ptx.isa.definedness.memory import updated
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.memory.arrays import Array

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from refsim.ptx.checks.undefined_bits import defined
-from refsim.ptx.checks.undefined_warp import reduced
 from refsim.ptx.execution.lanes import Lanes, groups
+from refsim.ptx.isa.definedness.bits import defined
+from refsim.ptx.isa.definedness.warp import reduced
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

@@ -6,10 +6,10 @@ from refsim.conversions import unpack
 from refsim.conversions.packing import DENSE, Container
 from refsim.formats import E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, float_named
 from refsim.layouts.families.mma import MMA_SCALINGS, THREAD_IDS, Scaling
-from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import fields_of
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import warp as undefined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, scaled_product, whole_warps
 from refsim.ptx.isa.products import MmaKind, Scales, array_type, mma_kind, scaled_kind

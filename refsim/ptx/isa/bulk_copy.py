@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.words import pairs_in

@@ -9,9 +9,9 @@ import numpy as np
 from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
 from refsim.numerics import ieee
-from refsim.ptx.checks import undefined_bits as bits
-from refsim.ptx.checks.undefined_arithmetic import monotone
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import bits
+from refsim.ptx.isa.definedness.arithmetic import monotone
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

@@ -202,7 +202,7 @@ def parse_opcode(text: str) -> OpcodeForm:
 
 
 Clause = Callable[..., Any]
-# How undefined bits pass through an instruction, see refsim.ptx.checks.undefined_bits: "whole", or a function.
+# How undefined bits pass through an instruction, see refsim.ptx.isa.definedness.bits: "whole", or a function.
 Rule = str | Callable[..., Any]
 # The certainty of the bits that an instruction returns on a target, the most certain first.
 Certainty = Literal["exact", "assumed", "inexact"]

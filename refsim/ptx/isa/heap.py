@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.checks.undefined_memory import ADDRESS, renewed
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask
+from refsim.ptx.isa.definedness.bits import RuleOperands, defined
+from refsim.ptx.isa.definedness.memory import ADDRESS, renewed
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.heap import ALIGN, Heap, HeapBlock

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_arithmetic as law
-from refsim.ptx.checks.undefined_bits import amounts, fields, moved
+from refsim.ptx.isa.definedness import arithmetic as law
+from refsim.ptx.isa.definedness.bits import amounts, fields, moved
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

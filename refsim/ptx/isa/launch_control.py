@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.geometry import grid_number, unflatten
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import mask_of
+from refsim.ptx.isa.definedness.bits import RuleOperands
+from refsim.ptx.isa.definedness.memory import asked
+from refsim.ptx.isa.definedness.tracking import tracking_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON, WINDOWS, is_shared

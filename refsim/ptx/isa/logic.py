@@ -3,8 +3,8 @@
 import numpy as np
 
 from refsim.errors import RefsimError
-from refsim.ptx.checks import undefined_bits as bits
-from refsim.ptx.checks.undefined_arithmetic import counted
+from refsim.ptx.isa.definedness import bits
+from refsim.ptx.isa.definedness.arithmetic import counted
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

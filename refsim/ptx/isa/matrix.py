@@ -8,9 +8,9 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import MMA_SHAPES, MmaShape
 from refsim.layouts.families.sparse import SparseShape
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import warp as undefined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, sparse_product, whole_warps
 from refsim.ptx.isa.memory import space_of

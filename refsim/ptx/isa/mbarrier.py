@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.definedness.bits import RuleOperands, defined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.access import CLUSTER, CTA, Semantics
 from refsim.ptx.memory.arrays import Array

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_memory as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import memory as undefined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

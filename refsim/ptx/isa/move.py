@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES, UNSIGNED
+from refsim.ptx.isa.definedness import bits
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS, rank_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_bits as bits
-from refsim.ptx.checks.undefined_arithmetic import compared
+from refsim.ptx.isa.definedness import bits
+from refsim.ptx.isa.definedness.arithmetic import compared
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX, Source

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from refsim.layouts.tma import MAP_BYTES
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.access import ASYNC, SCOPES, Semantics
 from refsim.ptx.memory.arrays import Array

@@ -11,7 +11,7 @@ from refsim.numerics import ieee
 from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.numerics.ieee.roots import rsqrt_approximate
 from refsim.numerics.special import RECORDED_ON
-from refsim.ptx.checks.undefined_bits import bitwise
+from refsim.ptx.isa.definedness.bits import bitwise
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.sources import PTX

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.checks.undefined_memory import ADDRESS, read
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, mask_of
+from refsim.ptx.isa.definedness.bits import RuleOperands, defined
+from refsim.ptx.isa.definedness.memory import ADDRESS, read
+from refsim.ptx.isa.definedness.tracking import tracking_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import ITEM

@@ -8,10 +8,10 @@ from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.sparse import SPARSE_SHAPES, SparseShape
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import MetadataError, positions_of
+from refsim.ptx.isa.definedness import warp as undefined
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
 from refsim.ptx.isa.matrix import REGISTER_TYPES, fragment_name, multiplied

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.bulk_copy import HINTS
+from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import CopyAsked
 from refsim.ptx.execution.tensor_product import (
@@ -17,6 +16,7 @@ from refsim.ptx.execution.tensor_product import (
     tensor_form,
     zero_columns,
 )
+from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
 from refsim.ptx.memory.arrays import Array

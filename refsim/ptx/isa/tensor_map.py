@@ -5,8 +5,8 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES
-from refsim.ptx.checks.undefined_memory import map_copied, map_replaced
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.definedness.memory import map_copied, map_replaced
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.proxy_fence import release_maps

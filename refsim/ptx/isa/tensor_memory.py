@@ -8,11 +8,11 @@ import numpy as np
 from refsim.layouts.families.tcgen05 import MOVES, Move
 from refsim.layouts.holders import WARP
 from refsim.numerics.ieee import maximum, minimum
-from refsim.ptx.checks import undefined_tensor as undefined
-from refsim.ptx.checks.undefined_memory import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import MISUSE, Cells, ColumnsAsked, TensorBox, boxes_of, cells_of
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import tensor as undefined
+from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
 from refsim.ptx.memory.arrays import Array

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, full, refined, rule_of
 from refsim.ptx.execution.register_file import mask_of
+from refsim.ptx.isa.definedness.bits import RuleOperands, full, refined, rule_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.text.syntax import selectors_of

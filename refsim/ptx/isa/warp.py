@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_warp as undefined
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import FEW_BITS, RuleOperands, defined
 from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.execution.register_file import mask_of
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import warp as undefined
+from refsim.ptx.isa.definedness.bits import FEW_BITS, RuleOperands, defined
+from refsim.ptx.isa.definedness.tracking import tracking_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON

@@ -10,10 +10,10 @@ import numpy as np
 from refsim.formats import element_named
 from refsim.layouts.families.wgmma import PRODUCTS, Product
 from refsim.layouts.tiles import MN, K
-from refsim.ptx.checks import undefined_tensor as undefined
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
+from refsim.ptx.isa.definedness import tensor as undefined
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.products import INTEGERS
 from refsim.ptx.isa.sparse import check_selector, stored_positions

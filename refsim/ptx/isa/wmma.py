@@ -15,9 +15,9 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.core import Shape
 from refsim.layouts.families.wmma import WMMA_SHAPES, positions
 from refsim.numerics import ieee
-from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.definedness import warp as undefined
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.first_nan import NonFinite
-from refsim.ptx.checks.undefined import OpenBits, tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, refined
-from refsim.ptx.checks.undefined_memory import cells_of, doubted, space_named
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of, merged
 from refsim.ptx.execution.registers import get, get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
+from refsim.ptx.isa.definedness import bits as undefined_bits
+from refsim.ptx.isa.definedness.bits import RuleOperands, refined
+from refsim.ptx.isa.definedness.memory import cells_of, doubted, space_named
+from refsim.ptx.isa.definedness.tracking import OpenBits, tracking_of
 from refsim.ptx.lowering.blocks import Arms, BasicBlock, Code, successors
 from refsim.ptx.lowering.codegen import Writer, part
 from refsim.ptx.lowering.steps import AddressOperand, BranchTarget, BranchTargets, Source, Step

@@ -23,10 +23,10 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.undefined import TornRows, Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.register_file import UnwrittenReadError
 from refsim.ptx.findings.record import LaunchFindings, fault
+from refsim.ptx.isa.definedness.tracking import TornRows, Tracking
 from refsim.ptx.lowering.blocks import TAKES_OVER, Code
 from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch_rules import (

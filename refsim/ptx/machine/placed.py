@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refsim.ptx.checks.undefined import OpenBits
 from refsim.ptx.findings.table import Checks
+from refsim.ptx.isa.definedness.tracking import OpenBits
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.machine.launch_rules import LaunchShape
 from refsim.ptx.memory.global_memory import GlobalMemory

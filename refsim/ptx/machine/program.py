@@ -16,9 +16,9 @@ import numpy as np
 from refsim.errors import RefsimError, UnfitTargetError, check_named, counted, unknown
 from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import HELD_POLICY, POLICIES, SchedulePolicy
-from refsim.ptx.checks.undefined import OpenBits
 from refsim.ptx.findings.record import BankUse, LaunchFindings, open_bits
 from refsim.ptx.findings.table import Checks
+from refsim.ptx.isa.definedness.tracking import OpenBits
 from refsim.ptx.isa.products import ARITHMETICS, KNOWN, Arithmetic
 from refsim.ptx.lowering.blocks import Code, lower, single_stepped
 from refsim.ptx.lowering.liveness import Contraction

@@ -24,7 +24,6 @@ from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.stale_reads import GridDependency
-from refsim.ptx.checks.undefined import Tracking, undefined
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids, Shape, union
 from refsim.ptx.execution.lanes import Lanes, groups
@@ -33,6 +32,7 @@ from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.record import DoubtError, LaunchFindings, fault, open_bits
 from refsim.ptx.findings.table import OPEN_BITS
+from refsim.ptx.isa.definedness.tracking import Tracking, undefined
 from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate

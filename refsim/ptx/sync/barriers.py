@@ -5,10 +5,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import BARRIERS
-from refsim.ptx.checks.undefined_warp import barrier_result
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
+from refsim.ptx.isa.definedness.warp import barrier_result
 from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place

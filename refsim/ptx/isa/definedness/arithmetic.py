@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.undefined_bits import RuleOperands, exact, full, outcomes, rule_of, varying
 from refsim.ptx.execution.types import PtxType
+from refsim.ptx.isa.definedness.bits import RuleOperands, exact, full, outcomes, rule_of, varying
 from refsim.ptx.memory.arrays import Array
 
 

@@ -206,7 +206,7 @@ class Events:
 
 @dataclass
 class Tracking:
-    """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and reported statements.
+    """The undefined bits of one launch: events, the masks of memory (see `memory`), and reported statements.
     `origins`: events that read undefined bits; `stores`: events that stored them; `blamed`: PTX lines already
     reported."""
 

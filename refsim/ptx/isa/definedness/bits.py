@@ -15,10 +15,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, all_ones, either, flat, joined, mask_of, nonzero
 from refsim.ptx.execution.types import PtxType, unview, view
+from refsim.ptx.isa.definedness.tracking import tracking_of
 from refsim.ptx.memory.arrays import Array
 
 FEW_BITS = 10  # undefined bits of a lane whose completions are all tried

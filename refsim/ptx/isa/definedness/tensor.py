@@ -11,11 +11,6 @@ from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.core import Fragment
 from refsim.numerics.sparse import gathered, sparsity_of
-from refsim.ptx.checks import undefined_memory as memory
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, rule_of
-from refsim.ptx.checks.undefined_memory import ADDRESS, asked, read_own, write
-from refsim.ptx.checks.undefined_warp import SPARSE_METADATA, demand_metadata
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import (
@@ -40,6 +35,11 @@ from refsim.ptx.execution.tensor_product import (
     event_matrix,
     places_of,
 )
+from refsim.ptx.isa.definedness import memory
+from refsim.ptx.isa.definedness.bits import RuleOperands, rule_of
+from refsim.ptx.isa.definedness.memory import ADDRESS, asked, read_own, write
+from refsim.ptx.isa.definedness.tracking import tracking_of
+from refsim.ptx.isa.definedness.warp import SPARSE_METADATA, demand_metadata
 from refsim.ptx.memory.arrays import Array
 
 GIVEN = "what a wgmma is given"

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.tma import MAP_BYTES
-from refsim.ptx.checks.undefined import GRANULE, Events, Tracking, tracking_of
-from refsim.ptx.checks.undefined_bits import RuleOperands, full, rule_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
+from refsim.ptx.isa.definedness.bits import RuleOperands, full, rule_of
+from refsim.ptx.isa.definedness.tracking import GRANULE, Events, Tracking, tracking_of
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import ITEM, Space, with_rank, zeros
 

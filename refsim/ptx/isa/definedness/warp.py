@@ -13,15 +13,15 @@ from refsim.layouts.families.mma import Scaling
 from refsim.layouts.families.sparse import SparseShape
 from refsim.layouts.holders import WARP
 from refsim.numerics.sparse import gathered, sparsity_of
-from refsim.ptx.checks import undefined_memory as memory
-from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_arithmetic import below, lowest_bit, ordered
-from refsim.ptx.checks.undefined_bits import RuleOperands, full, rule_of
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import MetadataError, givers, positions_of
 from refsim.ptx.execution.register_file import Mask, flat, mask_of
 from refsim.ptx.execution.registers import put_mask
 from refsim.ptx.execution.types import UNSIGNED
+from refsim.ptx.isa.definedness import memory
+from refsim.ptx.isa.definedness.arithmetic import below, lowest_bit, ordered
+from refsim.ptx.isa.definedness.bits import RuleOperands, full, rule_of
+from refsim.ptx.isa.definedness.tracking import tracking_of
 from refsim.ptx.memory.arrays import Array
 
 ROW_BYTES = 16
