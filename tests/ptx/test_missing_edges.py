@@ -2,15 +2,15 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx import events
 from refsim.ptx.checks import journal
-from refsim.ptx.checks.orders import Orders
+from refsim.ptx.checks.orders import barrier_events
 from refsim.testing.kernel_files import load_kernel_file
 
 HEAD = """.version 9.0
@@ -227,14 +227,11 @@ def test_the_report_of_checks_has_every_hint_of_the_suite() -> None:
 @pytest.mark.parametrize(
     ("whole", "waiting", "kinds"),
     [
-        (True, 4, [journal.LEAVE, journal.MEET_CTA]),
-        (False, 4, [journal.ARRIVE, journal.LEAVE]),
-        (False, 0, [journal.ARRIVE]),
+        (True, 4, [events.LEAVE, events.MEET_CTA]),
+        (False, 4, [events.ARRIVE, events.LEAVE]),
+        (False, 0, [events.ARRIVE]),
     ],
 )
 def test_a_barrier_of_the_whole_block_is_noted_as_a_meeting_and_others_by_who_arrived(whole, waiting, kinds) -> None:
-    noted: list[str] = []
-    notes = SimpleNamespace(add=lambda kind, *_, **__: noted.append(kind))
-    machine = SimpleNamespace(journal=notes, history=SimpleNamespace(now=3))
-    Orders._note_barrier(machine, 1, np.arange(8), np.arange(waiting), whole=whole)
-    assert noted == kinds
+    found = barrier_events(1, np.arange(8), np.arange(waiting), whole=whole)
+    assert [event.verb for event in found] == kinds

@@ -1,5 +1,8 @@
-"""The orders of a launch: fences, barriers, the barrier of a cluster, and releases that acquires observe; each event also
-goes to the journal."""
+"""The orders of a launch: fences, barriers, the barrier of a cluster, and releases that acquires observe.
+
+One interpreter gives each event its meaning: the launch applies events as they happen, and keeps them in the journal.
+The search for repairs applies the events of the journal again.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -7,14 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks import journal
+from refsim.ptx import events
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.knowledge import NOTHING, Key, Knowledge, together
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.checks.marks import AccessPart
+from refsim.ptx.events import AccessPlaces, LaunchEvent, Passing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
-from refsim.ptx.memory.access import CLUSTER, GPU, UPDATE, WRITE, Access, Semantics, semantics
+from refsim.ptx.memory.access import CLUSTER, GPU, UPDATE, WRITE, Semantics, semantics
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.text.syntax import Statement
 
@@ -24,24 +28,24 @@ class ClusterOrder:
     """The knowledge of the lanes that arrived in each running cluster's current phase, and of its last phase."""
 
     clocks: Clocks
-    alive: Bools
     arriving: dict[int, Knowledge] = field(default_factory=dict)
     complete: dict[int, Knowledge] = field(default_factory=dict)
 
-    def arrive(self, lanes: Ids, now: int, *, releases: bool) -> None:
+    def arrive(self, lanes: Ids, now: int, alive: Bools, *, releases: bool) -> None:
         """Record that lanes arrive: they release what they know up to access `now`, or if relaxed, up to their last fence
-        of the cluster's scope. Source: PTX ISA, barrier.cluster, .relaxed with an explicit fence."""
+        of the cluster's scope. `alive`: all living lanes. Source: PTX ISA, barrier.cluster, .relaxed with an explicit
+        fence."""
         cluster_of = self.clocks.geometry.cta[lanes] // self.clocks.geometry.cluster_ctas
         for cluster in np.unique(cluster_of).tolist():
             here = lanes[cluster_of == cluster]
-            known = together(self._of_ctas(here, now)) if releases else self.clocks.at_fences(here, CLUSTER)
+            known = together(self._of_ctas(here, now, alive)) if releases else self.clocks.at_fences(here, CLUSTER)
             self.arriving[cluster] = self.arriving.get(cluster, NOTHING) | known
 
-    def _of_ctas(self, lanes: Ids, now: int) -> Iterator[Knowledge]:
+    def _of_ctas(self, lanes: Ids, now: int, alive: Bools) -> Iterator[Knowledge]:
         """Yield what the lanes of each CTA know together."""
         cta_of = self.clocks.geometry.cta[lanes]
         for cta in np.unique(cta_of).tolist():
-            yield self._of_cta(cta, lanes[cta_of == cta], now)
+            yield self._of_cta(cta, lanes[cta_of == cta], now, alive)
 
     def finish(self, clusters: Array, arrived: Ids) -> None:
         """Complete the phase of these clusters; `arrived` are the lanes that will wait."""
@@ -51,23 +55,23 @@ class ClusterOrder:
         self.clocks.share_fences(arrived, clusters_of, spans_ctas=True)
 
     def wait(self, lanes: Ids) -> None:
-        """Let lanes acquire what was released in the phase that completed last."""
+        """Let lanes acquire what was released in the phase that completed last, if that is known."""
         geometry = self.clocks.geometry
         cluster = geometry.cta[lanes] // geometry.cluster_ctas
         for number in np.unique(cluster).tolist():
-            self.clocks.learn(lanes[cluster == number], self.complete[number])
+            self.clocks.learn(lanes[cluster == number], self.complete.get(number, NOTHING))
 
-    def _of_cta(self, cta: int, lanes: Ids, now: int) -> Knowledge:
+    def _of_cta(self, cta: int, lanes: Ids, now: int, alive: Bools) -> Knowledge:
         """Return what lanes of one CTA know together, including their own accesses until now."""
         clocks, geometry = self.clocks, self.clocks.geometry
         rows, number = clocks.rows, cta + geometry.first
         known = together(clocks.known[each] for each in np.unique(rows.foreign[lanes]).tolist())
         of_cta = slice(cta * geometry.threads, (cta + 1) * geometry.threads)
-        if len(lanes) == np.count_nonzero(self.alive[of_cta]):
+        if len(lanes) == np.count_nonzero(alive[of_cta]):
             return known | Knowledge({number: now})
         warp = geometry.thread[lanes] // WARP
         here = np.bincount(warp, minlength=geometry.warps)
-        living = np.bincount(geometry.thread[of_cta][self.alive[of_cta]] // WARP, minlength=geometry.warps)
+        living = np.bincount(geometry.thread[of_cta][alive[of_cta]] // WARP, minlength=geometry.warps)
         stamps = {number * geometry.warps + int(each): now for each in np.flatnonzero((here == living) & (here > 0))}
         if rows.warps is not None:
             for each in np.flatnonzero(rows.warps[lanes].max(axis=0)).tolist():
@@ -77,6 +81,63 @@ class ClusterOrder:
         for lane in lanes[(here != living)[warp]].tolist():
             known = known | clocks.snapshot(rows, lane, now)
         return known
+
+
+@dataclass
+class ClockedOrder:
+    """One happens-before order of the running CTAs: it gives each event its meaning, in a launch and in a replay."""
+
+    clocks: Clocks
+
+    def __post_init__(self) -> None:
+        self.clusters = ClusterOrder(self.clocks)
+
+    def apply(self, event: LaunchEvent, now: int) -> None:
+        """Apply an event that happens when access `now` is the newest."""
+        clocks, lanes = self.clocks, event.lanes
+        match event.verb:
+            case events.ACCESS:
+                self._access(event, now)
+            case events.FENCE:
+                clocks.fence(lanes, event.meaning, now)
+            case events.MEET_CTA:
+                clocks.meet_cta(lanes, now)
+            case events.MEET_WARPS | events.CONVERGE:
+                if event.payload is None:
+                    clocks.meet_warps(lanes, now)
+                else:
+                    clocks.meet_lanes(lanes, event.payload, now)
+            case events.ARRIVE:
+                clocks.arrive(event.payload, lanes, now)
+            case events.LEAVE:
+                clocks.leave(event.payload, lanes)
+            case events.CLUSTER_ARRIVE:
+                self.clusters.arrive(lanes, now, event.payload, releases=event.meaning.releases)
+            case events.CLUSTER_FINISH:
+                self.clusters.finish(event.payload, lanes)
+            case events.CLUSTER_WAIT:
+                self.clusters.wait(lanes)
+
+    def _access(self, event: LaunchEvent, now: int) -> None:
+        """Apply an access: what it acquires, and the releases that it makes, continues or ends."""
+        places, meaning = event.payload, event.meaning
+        if places.kind == UPDATE:
+            self._update(event, now)
+        elif places.kind == WRITE:
+            if self.clocks.matters or meaning.releases:
+                self.clocks.write(event.lanes, places.keys, meaning, now, update=False)
+        elif meaning.strong and meaning.returns:
+            self.clocks.read(event.lanes, places.keys, meaning)
+
+    def _update(self, event: LaunchEvent, now: int) -> None:
+        """Apply an atomic lane after lane: each lane observes the value of the previous one."""
+        places, meaning = event.payload, event.meaning
+        for number, key in enumerate(places.keys):
+            one = event.lanes[number : number + 1]
+            if meaning.returns:
+                self.clocks.read(one, [key], meaning)
+            if (places.wrote is None or places.wrote[number]) and (self.clocks.matters or meaning.releases):
+                self.clocks.write(one, [key], meaning, now, update=True)
 
 
 @dataclass
@@ -141,130 +202,84 @@ class Orders:
             self.tensor = Clocks(self.geometry, {}, ignores_scopes=True, scopes=scopes)
         several = [self.strict] if self.tensor is self.strict else [self.strict, self.tensor]
         self.clocks = several if self.loose is None else [*several, self.loose]
-        self.clusters = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
+        self.every = [ClockedOrder(clocks) for clocks in self.clocks]
         self.journal = history.journal
         self.journal.geometry = self.geometry
         self.met = np.zeros(self.geometry.lanes, np.int64)
+
+    def apply(self, event: LaunchEvent) -> None:
+        """Let every order interpret an event, and keep it in the journal."""
+        now = self.history.now
+        self.journal.add(now, event)
+        for order in self.every:
+            order.apply(event, now)
 
     # ---- accesses
     def synchronise(self, part: AccessPart) -> None:
         """Record what a strong access acquires and releases, and the chains of releases that other writes end."""
         access, meaning = part.access, self.history.meaning_of(part.access.statement)
-        at = part.index * access.width + part.area.base
-        self.journal.accessed(access, at, part.area.base, meaning, self.history.now)
-        if not (self.strict.matters or meaning.releases):
-            return
-        lanes = access.threads.ids
-        keys = self._keys(part)
-        reads = meaning.strong and access.kind != WRITE and meaning.returns
-        for clocks in self.clocks:
-            if access.kind == UPDATE:
-                self._update(clocks, access, keys, meaning)
-            elif reads:
-                clocks.read(lanes, keys, meaning)
-            elif access.kind == WRITE:
-                clocks.write(lanes, keys, meaning, self.history.now, update=False)
-
-    def _update(self, clocks: Clocks, access: Access, keys: list[Key], meaning: Semantics) -> None:
-        """Record an atomic lane after lane: each lane observes the value of the previous one."""
-        lanes = access.threads.ids
-        for number, key in enumerate(keys):
-            one = lanes[number : number + 1]
-            if meaning.returns:
-                clocks.read(one, [key], meaning)
-            if access.wrote is None or access.wrote[number]:
-                clocks.write(one, [key], meaning, self.history.now, update=True)
-
-    def _keys(self, part: AccessPart) -> list[Key]:
-        """Return a key for the location of each lane; shared memory is named by its CTA in the grid."""
-        at = (part.index * part.access.width + part.area.base).tolist()
-        if not part.area.is_shared:
-            return [("global", place) for place in at]
-        stride, first = self.machine.shared.stride, self.geometry.first
-        return [("shared", (place // stride + first) * stride + place % stride) for place in at]
+        at, first = part.index * access.width + part.area.base, self.geometry.first if part.area.is_shared else 0
+        places = AccessPlaces(access.kind, access.name, at, access.wrote, first)
+        event = LaunchEvent(events.ACCESS, access.threads.ids, access.statement, meaning, places)
+        if self.journal.has_strong(part.area.base, is_strong=meaning.strong):
+            self.journal.add(self.history.now, event)
+        if self.strict.matters or meaning.releases:
+            for order in self.every:
+                order.apply(event, self.history.now)
 
     # ---- meetings
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None:
         """Record a fence of lanes: it releases what they did and acquires what they saw."""
-        self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
-        for clocks in self.clocks:
-            clocks.fence(lanes, meaning, self.history.now)
+        self.apply(LaunchEvent(events.FENCE, lanes, statement, meaning))
 
     def everyone_met(self, lanes: Ids) -> None:
         """Record that all running lanes passed one barrier of their CTAs together."""
-        self.journal.add(journal.MEET_CTA, self.history.now, lanes)
         self.met[lanes] = self.history.now
-        for clocks in self.clocks:
-            clocks.meet_cta(lanes, self.history.now)
+        self.apply(LaunchEvent(events.MEET_CTA, lanes))
 
-    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> bool:
-        """Record that warps pass barriers `slot` (CTA * 16 + number); warps that `waited` come after all that arrived
-        there. `everyone`: for each barrier, how many warps must wait for the whole CTA to take part. `at`: program
-        counters. The result is whether the whole CTA took part in any barrier."""
-        self.journal.add(journal.PASSED, self.history.now, warps, detail=(slot, waited, at))
+    def barriers_met(self, warps: Array, passing: Passing) -> bool:
+        """Record that warps pass barriers; return whether the whole CTA took part in any of them."""
+        slot, waited, everyone, _ = passing
+        self.apply(LaunchEvent(events.PASSED, warps, payload=passing))
         alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
         for number in np.unique(slot).tolist():
-            here, now = slot == number, self.history.now
+            here = slot == number
             lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
             waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
-            self.met[waiting] = now
-            for clocks in self.clocks:
-                if clocks is self.strict:
-                    self._note_barrier(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number]))
-                if whole[number]:
-                    clocks.leave(number, lanes)
-                    clocks.meet_cta(lanes, now)
-                    continue
-                clocks.arrive(number, lanes, now)
-                if len(waiting):
-                    clocks.leave(number, waiting)
+            self.met[waiting] = self.history.now
+            for event in barrier_events(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number])):
+                self.apply(event)
         return bool(whole.any())
-
-    def _note_barrier(self, number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> None:
-        """Add the arrivals and waits of one barrier to the journal; `whole`: the whole CTA took part."""
-        if not whole:
-            self.journal.add(journal.ARRIVE, self.history.now, lanes, detail=number)
-        if len(waiting):
-            self.journal.add(journal.LEAVE, self.history.now, waiting, detail=number)
-        if whole:
-            self.journal.add(journal.MEET_CTA, self.history.now, lanes)
 
     def cluster_arrived(self, lanes: Ids, statement: Statement, *, releases: bool) -> None:
         """Record that lanes arrived at the barrier of their cluster; they release what they did if `releases`."""
         meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
-        self.journal.add(
-            journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
-        )
-        for order in self.clusters:
-            order.arrive(lanes, self.history.now, releases=releases)
+        self.apply(LaunchEvent(events.CLUSTER_ARRIVE, lanes, statement, meaning, alive))
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
         """Record that all threads of these clusters have arrived."""
-        self.journal.add(journal.CLUSTER_FINISH, self.history.now, arrived, detail=clusters)
-        for order in self.clusters:
-            order.finish(clusters, arrived)
+        self.apply(LaunchEvent(events.CLUSTER_FINISH, arrived, payload=clusters))
 
     def cluster_waited(self, lanes: Ids) -> None:
         """Record that lanes passed the barrier of their cluster."""
-        self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
         self.met[lanes] = self.history.now
-        for order in self.clusters:
-            order.wait(lanes)
+        self.apply(LaunchEvent(events.CLUSTER_WAIT, lanes))
 
     def warp_met(self, lanes: Ids, group: Array | None, statement: Statement) -> None:
         """Record that lanes met by bar.warp.sync: whole warps (`group` None), or the lanes of each group."""
-        verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
-        self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)
-        for clocks in self.clocks:
-            self._meet(clocks, lanes, group)
+        self.apply(LaunchEvent(events.MEET_WARPS, lanes, statement, payload=group))
 
     def converged(self, lanes: Ids, group: Array | None) -> None:
         """Record that lanes met by an instruction that does not order memory."""
         if self.loose is not None:
-            self._meet(self.loose, lanes, group)
+            self.every[-1].apply(LaunchEvent(events.CONVERGE, lanes, payload=group), self.history.now)
 
-    def _meet(self, clocks: Clocks, lanes: Ids, group: Array | None) -> None:
-        if group is None:
-            clocks.meet_warps(lanes, self.history.now)
-        else:
-            clocks.meet_lanes(lanes, group, self.history.now)
+
+def barrier_events(number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> Iterator[LaunchEvent]:
+    """Yield what lanes that pass one barrier do; with the `whole` CTA, all of them wait."""
+    if not whole:
+        yield LaunchEvent(events.ARRIVE, lanes, payload=number)
+    if len(waiting):
+        yield LaunchEvent(events.LEAVE, waiting, payload=number)
+    if whole:
+        yield LaunchEvent(events.MEET_CTA, lanes)

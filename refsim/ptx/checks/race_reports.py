@@ -9,8 +9,9 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.checks import repairs
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import By, History
-from refsim.ptx.checks.journal import ARRIVE, FENCE, MEET_CTA, MEET_LANES, MEET_WARPS, PASSED, Journal, Note
+from refsim.ptx.checks.journal import Journal, Note
 from refsim.ptx.checks.repairs import Repair, UnorderedPair, missing
+from refsim.ptx.events import ARRIVE, FENCE, MEET_CTA, MEET_WARPS, PASSED
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.record import fault
@@ -33,7 +34,7 @@ EQUAL_RULE = (
     "PTX ISA, memory consistency model: writes of one value race as well; whichever comes last, the bytes are the same"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
-_FENCES, _MEETINGS = ("membar", "fence"), (MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE)
+_FENCES, _MEETINGS = ("membar", "fence"), (MEET_CTA, MEET_WARPS, ARRIVE)
 _WORDS = {
     repairs.WARP_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
     repairs.WARP_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
@@ -223,10 +224,10 @@ def said(repair: Repair, pair: UnorderedPair, notes: list[Note]) -> str:
 def early_fence(notes: list[Note], pair: UnorderedPair, write: Statement) -> Statement | None:
     """Return the fence of the earlier thread before its last barrier before a write; None if there is none."""
     earlier = pair.other - pair.geometry.first * pair.geometry.threads
-    until = max(number for number, note in enumerate(notes) if note.statement is write)
-    mine = [note for note in notes[:until] if note.geometry is pair.geometry and earlier in note.lanes]
-    met = max((number for number, note in enumerate(mine) if note.verb in _MEETINGS), default=0)
-    return next((note.statement for note in mine[:met] if note.verb == FENCE and note.meaning.releases), None)
+    until = max(number for number, note in enumerate(notes) if note.event.statement is write)
+    mine = [each.event for each in notes[:until] if each.geometry is pair.geometry and earlier in each.event.lanes]
+    met = max((number for number, event in enumerate(mine) if event.verb in _MEETINGS), default=0)
+    return next((event.statement for event in mine[:met] if event.verb == FENCE and event.meaning.releases), None)
 
 
 def narrow(statement: Statement) -> str:
@@ -265,17 +266,17 @@ def mask_seen(notes: list[Note], pair: UnorderedPair) -> str:
     if pair.warps_apart:
         return ""
     first = pair.geometry.first * pair.geometry.threads
-    for note in reversed(notes):
-        if note.verb != MEET_LANES or note.geometry is not pair.geometry or note.statement is None:
+    for event in (note.event for note in reversed(notes) if note.geometry is pair.geometry):
+        if event.verb != MEET_WARPS or event.payload is None or event.statement is None:
             continue
-        here, there = np.isin((pair.lane, pair.other - first), note.lanes).tolist()
+        here, there = np.isin((pair.lane, pair.other - first), event.lanes).tolist()
         if here != there:
             absent = (pair.other - first if here else pair.lane) % WARP
-            return f"{place(note.statement)} was passed without lane {absent}"
+            return f"{place(event.statement)} was passed without lane {absent}"
         if here:
-            where = np.searchsorted(note.lanes, (pair.lane, pair.other - first))
-            if note.detail[where[0]] != note.detail[where[1]]:
-                return f"at {place(note.statement)} the two lanes are in two masks"
+            where = np.searchsorted(event.lanes, (pair.lane, pair.other - first))
+            if event.payload[where[0]] != event.payload[where[1]]:
+                return f"at {place(event.statement)} the two lanes are in two masks"
     return ""
 
 
@@ -321,11 +322,11 @@ def arrivals(machine: Context, journal: Journal, geometry: Geometry) -> list[Cam
     found: list[Came] = []
     phases: dict[int, dict[int, Came]] = {}
     for note in journal.notes:
-        if note.verb != PASSED or note.geometry is not geometry:
+        if note.event.verb != PASSED or note.geometry is not geometry:
             continue
-        slots, waited, at = note.detail
+        slots, waited, _, at = note.event.payload
         for slot, warp, waits, pc in zip(
-            slots.tolist(), note.lanes.tolist(), waited.tolist(), at.tolist(), strict=True
+            slots.tolist(), note.event.lanes.tolist(), waited.tolist(), at.tolist(), strict=True
         ):
             phase = phases.setdefault(slot, {})
             statement = machine.code.steps[pc].statement

@@ -23,6 +23,7 @@ from refsim.ptx.checks.marks import AccessPart, Area, Chains, Read, Repeats, is_
 from refsim.ptx.checks.orders import Orders, RemoteAccesses
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
+from refsim.ptx.events import Passing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
@@ -54,9 +55,9 @@ class BarrierUsers:
     orders: Orders
     phases: dict[int, _Phases] = field(default_factory=dict)
 
-    def met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
-        """Record that warps arrive at barriers, or pass them where they `waited`, and report unordered uses. The
-        arguments are those of `Orders.barriers_met`."""
+    def met(self, warps: Array, passing: Passing) -> None:
+        """Record that warps arrive at barriers, or pass them where they waited, and report unordered uses."""
+        slot, waited, everyone, at = passing
         for number in np.unique(slot).tolist():
             here = slot == number
             phases = self.phases.setdefault(number, _Phases())
@@ -453,10 +454,10 @@ class Races:
     def _lift_floor(self) -> None:
         self.compared.floor = self.strict.floor(self.machine.alive)
 
-    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
-        """Record that warps pass named barriers; the arguments are those of `Orders.barriers_met`."""
-        self.barrier_users.met(slot, warps, waited, everyone, at)
-        if self.orders.barriers_met(slot, warps, waited, everyone, at) and self.compared.is_private:
+    def barriers_met(self, warps: Array, passing: Passing) -> None:
+        """Record that warps pass named barriers."""
+        self.barrier_users.met(warps, passing)
+        if self.orders.barriers_met(warps, passing) and self.compared.is_private:
             self._lift_floor()
 
     def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:

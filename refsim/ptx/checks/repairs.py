@@ -1,25 +1,22 @@
 """The search for the missing half of an order: the notes since an access are replayed with one statement changed.
 
 A repair changes every execution of one statement: a release where a flag is stored, an acquire where it is read, a
-wider scope, a barrier next to it. The notes of the run are replayed on fresh clocks with that change. If the two
-accesses are then ordered, the repair is what was missing. Only repairs that pass this test are reported.
+wider scope, a barrier next to it. The events of the run are interpreted again on fresh clocks with that change. If the
+two accesses are then ordered, the repair is what was missing. Only repairs that pass this test are reported.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from refsim.ptx.checks import journal
 from refsim.ptx.checks.happens_before import Clocks
-from refsim.ptx.checks.journal import AccessPlaces, Note
-from refsim.ptx.checks.knowledge import NOTHING
-from refsim.ptx.checks.orders import ClusterOrder
-from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.checks.journal import Note
+from refsim.ptx.checks.orders import ClockedOrder
+from refsim.ptx.events import ACCESS, CLUSTER_ARRIVE, FENCE, MEET_CTA, MEET_WARPS, LaunchEvent
+from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.memory.access import GPU, READ, UPDATE, WRITE, Semantics
-from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.text.syntax import Statement
 
 SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"
@@ -66,8 +63,8 @@ class UnorderedPair:
 def missing(notes: Sequence[Note], pair: UnorderedPair) -> tuple[Repair, ...]:
     """Return the fewest repairs that order the pair: one if one is enough, else several that are all needed, or ()."""
     weight = sum(
-        len(note.lanes) if note.verb in (journal.ACCESS, journal.FENCE) else 1 + len(note.lanes) // 256
-        for note in notes
+        len(event.lanes) if event.verb in (ACCESS, FENCE) else 1 + len(event.lanes) // 256
+        for event in (note.event for note in notes)
     )
     halves = [one for one in candidates(notes, pair) if one.kind in HALVES]
     meetings = [one for one in candidates(notes, pair) if one.kind in MEETINGS]
@@ -107,28 +104,28 @@ def _last(repairs: list[Repair]) -> list[Repair]:
 def candidates(notes: Sequence[Note], pair: UnorderedPair) -> list[Repair]:
     """Return the possible repairs, the likeliest first."""
     found: dict[Repair, None] = {}
-    for note in notes:
-        for kind in _kinds(note, pair) if note.statement is not None else ():
-            assert note.statement is not None
-            found[Repair(note.statement, kind)] = None
+    for event in (note.event for note in notes):
+        for kind in _kinds(event, pair) if event.statement is not None else ():
+            assert event.statement is not None
+            found[Repair(event.statement, kind)] = None
     order = (*HALVES, *MEETINGS)
     return sorted(found, key=lambda repair: order.index(repair.kind))
 
 
-def _kinds(note: Note, pair: UnorderedPair) -> list[str]:
-    """Return the kinds of repairs that may apply to the statement of a note."""
-    meaning = note.meaning
-    if note.verb == journal.CLUSTER_ARRIVE:
+def _kinds(event: LaunchEvent, pair: UnorderedPair) -> list[str]:
+    """Return the kinds of repairs that may apply to the statement of an event."""
+    meaning = event.meaning
+    if event.verb == CLUSTER_ARRIVE:
         return [] if meaning.releases else [RELEASE]
     narrow = [SCOPE] if pair.blocks_apart and meaning.scope < GPU else []
-    if note.verb == journal.FENCE:
+    if event.verb == FENCE:
         return narrow + _meetings(pair, before=meaning.releases, after=meaning.acquires)
-    if note.verb != journal.ACCESS or not meaning.strong:
+    if event.verb != ACCESS or not meaning.strong:
         return []
-    reads, writes = note.detail.kind != WRITE and meaning.returns, note.detail.kind != READ
+    reads, writes = event.payload.kind != WRITE and meaning.returns, event.payload.kind != READ
     found = narrow + [RELEASE] * (writes and not meaning.releases) + [ACQUIRE] * (reads and not meaning.acquires)
     found += [FENCE_BEFORE] * writes + [FENCE_AFTER] * reads
-    return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, after=reads)
+    return found + [CHAIN] * (event.payload.kind == WRITE) + _meetings(pair, before=writes, after=reads)
 
 
 def _meetings(pair: UnorderedPair, *, before: bool, after: bool) -> list[str]:
@@ -142,117 +139,52 @@ def is_ordered(notes: Sequence[Note], pair: UnorderedPair, repairs: Sequence[Rep
     changes: dict[int, set[str]] = {}
     for repair in repairs:
         changes.setdefault(id(repair.statement), set()).add(repair.kind)
-    play = Play(changes)
+    released: dict[tuple[str, int], Any] = {}  # at locations; it outlives the CTAs that run at one time
+    order = ClockedOrder(Clocks(pair.geometry, released))
     for note in notes:
-        play.note(note)
-    clocks = play.of(pair.geometry).clocks
-    return bool(clocks.is_ordered(np.array([pair.lane]), np.array([pair.other]), np.array([pair.number]))[0])
+        if order.clocks.geometry is not note.geometry:
+            order = ClockedOrder(Clocks(note.geometry, released))
+        for event, now in repaired(note, changes.get(id(note.event.statement), set())):
+            order.apply(event, now)
+    if order.clocks.geometry is not pair.geometry:
+        return False
+    return bool(order.clocks.is_ordered(np.array([pair.lane]), np.array([pair.other]), np.array([pair.number]))[0])
 
 
-@dataclass
-class Stage:
-    """The clocks of the CTAs that run at one time."""
-
-    clocks: Clocks
-    alive: Bools
-    clusters: ClusterOrder
-
-
-@dataclass
-class Play:
-    """A replay of notes on fresh clocks; `changes` are kinds of repairs by the identity of statements."""
-
-    changes: Mapping[int, set[str]]
-    stage: Stage | None = None
-    released: dict[tuple[str, int], Any] = field(default_factory=dict)
-
-    def of(self, geometry: Geometry) -> Stage:
-        """Return the clocks of one wave of CTAs; what is released at locations outlives the wave."""
-        if self.stage is None or self.stage.clocks.geometry is not geometry:
-            clocks, alive = Clocks(geometry, self.released), np.ones(geometry.lanes, np.bool_)
-            self.stage = Stage(clocks, alive, ClusterOrder(clocks, alive))
-        return self.stage
-
-    def note(self, note: Note) -> None:
-        """Replay one note."""
-        stage, lanes, now = self.of(note.geometry), note.lanes, note.now
-        clocks = stage.clocks
-        match note.verb:
-            case journal.ACCESS:
-                self._access(clocks, note, self.changes.get(id(note.statement), set()))
-            case journal.FENCE:
-                kinds = self.changes.get(id(note.statement), set())
-                meet(clocks, lanes, now, kinds & {WARP_BEFORE, BLOCK_BEFORE})
-                clocks.fence(lanes, self._meaning(note), now)
-                meet(clocks, lanes, now, kinds & {WARP_AFTER, BLOCK_AFTER})
-            case journal.MEET_CTA:
-                clocks.meet_cta(lanes, now)
-            case journal.MEET_WARPS:
-                clocks.meet_warps(lanes, now)
-            case journal.MEET_LANES:
-                clocks.meet_lanes(lanes, note.detail, now)
-            case journal.ARRIVE:
-                clocks.arrive(note.detail, lanes, now)
-            case journal.LEAVE:
-                clocks.leave(note.detail, lanes)
-            case journal.CLUSTER_ARRIVE:
-                stage.alive[:] = note.detail
-                stage.clusters.arrive(lanes, now, releases=self._meaning(note).releases)
-            case journal.CLUSTER_FINISH:
-                stage.clusters.finish(note.detail, lanes)
-            case journal.CLUSTER_WAIT:
-                for cluster in np.unique(note.geometry.cta[lanes] // note.geometry.cluster_ctas).tolist():
-                    stage.clusters.complete.setdefault(cluster, NOTHING)  # the phase completed before the first note
-                stage.clusters.wait(lanes)
-
-    def _meaning(self, note: Note) -> Semantics:
-        """Return the semantics of a note's statement with the repairs applied."""
-        kinds = self.changes.get(id(note.statement), set())
-        meaning = note.meaning
-        if SCOPE in kinds:
-            meaning = replace(meaning, scope=GPU)
-        return replace(
-            meaning, releases=meaning.releases or RELEASE in kinds, acquires=meaning.acquires or ACQUIRE in kinds
-        )
-
-    def _access(self, clocks: Clocks, note: Note, kinds: set[str]) -> None:
-        """Replay an access with the fences and barriers that repairs put next to it."""
-        lanes, place, meaning = note.lanes, note.detail, self._meaning(note)
-        meet(clocks, lanes, note.now - 1, kinds & {WARP_BEFORE, BLOCK_BEFORE})
-        if FENCE_BEFORE in kinds:
-            clocks.fence(lanes, THREADFENCE, note.now - 1)
-        keys = [(place.space, at) for at in self._positions(note).tolist()]
-        if place.kind == READ:
-            clocks.read(lanes, keys, meaning)
-        elif place.kind == WRITE and (clocks.matters or meaning.releases):
-            clocks.write(lanes, keys, meaning, note.now, update=CHAIN in kinds)
-        elif place.kind == UPDATE:
-            self._update(clocks, note, keys, meaning)
-        if FENCE_AFTER in kinds:
-            clocks.fence(lanes, THREADFENCE, note.now)
-        meet(clocks, lanes, note.now, kinds & {WARP_AFTER, BLOCK_AFTER})
-
-    def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:
-        """Replay an atomic lane after lane."""
-        place: AccessPlaces = note.detail
-        for number, key in enumerate(keys):
-            one = note.lanes[number : number + 1]
-            if meaning.returns:
-                clocks.read(one, [key], meaning)
-            if (place.wrote is None or place.wrote[number]) and (clocks.matters or meaning.releases):
-                clocks.write(one, [key], meaning, note.now, update=True)
-
-    @staticmethod
-    def _positions(note: Note) -> NDArray[np.int64]:
-        """Return byte positions that are distinct for the shared memory of each wave of CTAs."""
-        place: AccessPlaces = note.detail
-        return place.at if place.space != "shared" else place.at + note.geometry.first * (1 << 32)
+def repaired(note: Note, kinds: set[str]) -> Iterator[tuple[LaunchEvent, int]]:
+    """Yield the event of a note as these repairs of its statement change it, with the fences and barriers that they put
+    next to it, and the number of the newest access at each."""
+    event, now = note.event, note.now
+    if not kinds or event.verb not in (ACCESS, FENCE, CLUSTER_ARRIVE):
+        yield event, now
+        return
+    before = now - 1 if event.verb == ACCESS else now
+    fence = LaunchEvent(FENCE, event.lanes, meaning=THREADFENCE)
+    yield from ((each, before) for each in barriers(note, kinds & {WARP_BEFORE, BLOCK_BEFORE}))
+    if FENCE_BEFORE in kinds:
+        yield fence, before
+    yield changed(event, kinds), now
+    if FENCE_AFTER in kinds:
+        yield fence, now
+    yield from ((each, now) for each in barriers(note, kinds & {WARP_AFTER, BLOCK_AFTER}))
 
 
-def meet(clocks: Clocks, lanes: Ids, now: int, kinds: set[str]) -> None:
-    """Record a barrier of the warps or of the CTAs of these lanes."""
-    geometry = clocks.geometry
+def changed(event: LaunchEvent, kinds: set[str]) -> LaunchEvent:
+    """Return an event with the meaning that repairs give to its statement. A store that continues a chain of releases
+    is an update that returns nothing."""
+    meaning, payload = event.meaning, event.payload
+    if SCOPE in kinds:
+        meaning = replace(meaning, scope=GPU)
+    if CHAIN in kinds and payload.kind == WRITE:
+        meaning, payload = replace(meaning, returns=False), replace(payload, kind=UPDATE)
+    releases, acquires = meaning.releases or RELEASE in kinds, meaning.acquires or ACQUIRE in kinds
+    return replace(event, meaning=replace(meaning, releases=releases, acquires=acquires), payload=payload)
+
+
+def barriers(note: Note, kinds: set[str]) -> Iterator[LaunchEvent]:
+    """Yield a barrier of the warps or of the CTAs of a note's lanes."""
+    geometry, lanes = note.geometry, note.event.lanes
     if kinds & {WARP_BEFORE, WARP_AFTER}:
-        clocks.meet_warps(np.flatnonzero(np.isin(geometry.warp, geometry.warp[lanes])), now)
+        yield LaunchEvent(MEET_WARPS, np.flatnonzero(np.isin(geometry.warp, geometry.warp[lanes])))
     if kinds & {BLOCK_BEFORE, BLOCK_AFTER}:
-        clocks.meet_cta(np.flatnonzero(np.isin(geometry.cta, geometry.cta[lanes])), now)
+        yield LaunchEvent(MEET_CTA, np.flatnonzero(np.isin(geometry.cta, geometry.cta[lanes])))

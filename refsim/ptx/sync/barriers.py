@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import BARRIERS
+from refsim.ptx.events import Passing
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
@@ -138,7 +139,9 @@ class Barriers:
             running = np.repeat(np.count_nonzero(living.reshape(geometry.count, -1), axis=1), BARRIERS)
             everyone = np.where(self.expected > 0, geometry.warps, running)
             at = self.pc[waiting[first[going]]]
-            self.machine.races.barriers_met(slot[going], pairs[going] % all_warps, ~passing[going], everyone, at)
+            self.machine.races.barriers_met(
+                pairs[going] % all_warps, Passing(slot[going], ~passing[going], everyone, at)
+            )
         leaving: Ids = waiting[going[pair]]
         return leaving
 

@@ -1,0 +1,58 @@
+"""The events of a launch: one record for each thing that lanes do by one instruction and that orders their accesses."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from refsim.ptx.memory.access import WEAK, Semantics
+from refsim.ptx.memory.arrays import Array, Bools
+from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.words import words_in
+
+FENCE, ACCESS, MEET_CTA, MEET_WARPS, CONVERGE, ARRIVE, LEAVE, PASSED = words_in(
+    "fence access meet_cta meet_warps converge arrive leave passed"
+)
+CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = words_in("cluster_arrive cluster_finish cluster_wait")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchEvent:
+    """One action of lanes by a statement.
+
+    `payload` depends on the verb. ACCESS: `AccessPlaces`. MEET_WARPS, CONVERGE: the group of each lane, None for whole
+    warps. ARRIVE, LEAVE: a barrier (CTA * 16 + number). PASSED: `Passing`; its `lanes` are warps. CLUSTER_ARRIVE: the
+    living lanes. CLUSTER_FINISH: the clusters.
+    """
+
+    verb: str
+    lanes: Array
+    statement: Statement | None = None
+    meaning: Semantics = WEAK
+    payload: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class AccessPlaces:
+    """The byte positions of an access's lanes in a space, and which of them `wrote` (None: all). `first`: the first
+    running CTA for shared memory, which every CTA has anew; 0 for global memory."""
+
+    kind: str
+    space: str
+    at: Array
+    wrote: Bools | None
+    first: int
+
+    @cached_property
+    def keys(self) -> list[tuple[str, int]]:
+        """Return a key for the location of each lane that is unique in the launch."""
+        return [(self.space, at) for at in (self.at + (self.first << 32)).tolist()]
+
+
+class Passing(NamedTuple):
+    """Warps that pass barriers `slot` (CTA * 16 + number); those that `waited` come after all that arrived there.
+    `everyone`: for each barrier, how many warps must wait for the whole CTA to take part. `at`: program counters."""
+
+    slot: Array
+    waited: Bools
+    everyone: Array
+    at: Array
