@@ -157,6 +157,7 @@ class BlockScaledProduct(ProductOverK):
     format: Format
     chain: ScaledAdder
 
+    remembers = 512
     work_of_plan, work_of_addend = 5e-3, 2e-9
     summed_over = ""  # sums before each end are not told
     aspects = (
@@ -169,8 +170,12 @@ class BlockScaledProduct(ProductOverK):
         Aspect("factor", FACTORS, says="the global scale: {}", when=lambda own, way: own.factor is not None),
     )
 
+    of_sums = " ".join(each.name for each in aspects if each.name not in ("written", "placed"))
+    of_range = of_sums.replace("sharing ", "")
+
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
-        return np.asarray(plan.written.codes(self._sums(plan, sample), self.format))
+        sums = self.of_sample(plan, sample, self.of_sums, lambda: self._sums(plan, sample))
+        return np.asarray(plan.written.codes(sums, self.format))
 
     def _sums(self, plan: Choices, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""
@@ -186,7 +191,9 @@ class BlockScaledProduct(ProductOverK):
         for number in range(plan.sharing.ranges.splits):
             mine = columns[owner == number]
             if mine.size:
-                sums.append(self._range(plan, sides, scales, mine, c if number == 0 else None))
+                first = c if number == 0 else None
+                make = partial(self._range, plan, sides, scales, mine, first)
+                sums.append(self.of_sample(plan, sample, self.of_range, make, mine.tobytes(), first is None))
         return self._ended(plan, plan.sharing.met(np.stack(sums)))
 
     def _ended(self, plan: Choices, total: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,6 +89,12 @@ class ProductOverK(Computation):
         """Return the sums of a plan over the columns of K before `end`."""
         raise NotImplementedError
 
+    def of_sample(self, plan: Choices, sample: Sample | None, aspects: str, make: Any, *more: Any) -> Any:
+        """Return a stage that depends on some aspects and on `more`, remembered where the sample is small."""
+        is_small = sample is not None and sample[0].size * sample[1].size <= LARGEST
+        key = (*(each.tobytes() for each in sample), *more) if sample is not None and is_small else ()
+        return self.once(key, plan, aspects, make)
+
 
 @dataclass(frozen=True, eq=False)
 class PlainProduct(ProductOverK):
@@ -119,6 +125,7 @@ class PlainProduct(ProductOverK):
         Aspect("accumuland", ACCUMULANDS, when=lambda own, way: own.c is not None),
     )
     of_sums = " ".join(each.name for each in aspects if each.name not in ("written", "placed"))
+    of_range = of_sums.replace("sharing counted ", "")
 
     @cached_property
     def blocks(self) -> int:
@@ -135,9 +142,7 @@ class PlainProduct(ProductOverK):
 
     def total(self, plan: Choices, sample: Sample | None = None) -> Floats:
         """Return the float32 sums before they are written; those of small samples are remembered."""
-        is_small = sample is not None and sample[0].size * sample[1].size <= LARGEST
-        key = (sample[0].tobytes(), sample[1].tobytes()) if sample is not None and is_small else ()
-        return self.once(key, plan, self.of_sums, lambda: self._total(plan, sample))  # type: ignore[no-any-return]
+        return self.of_sample(plan, sample, self.of_sums, lambda: self._total(plan, sample))  # type: ignore[no-any-return]
 
     def _total(self, plan: Choices, sample: Sample | None, end: int | None = None) -> Floats:
         """Return the float32 sums of a plan over the columns of K before `end`."""
@@ -157,10 +162,10 @@ class PlainProduct(ProductOverK):
         for number in plan.counted.apply(range(splits)):
             mine = chain == number
             if mine.any():
-                of_range = _Range(
-                    sides[0][:, mine], sides[1][:, mine], scales, columns[mine] // self.group, self.blocks
-                )
-                partials.append(of_range.sum(plan, formats, begins if number == 0 else None))
+                own, first = columns[mine], begins if number == 0 else None
+                of_range = _Range(sides[0][:, mine], sides[1][:, mine], scales, own // self.group, self.blocks)
+                make = partial(of_range.sum, plan, formats, first)
+                partials.append(self.of_sample(plan, sample, self.of_range, make, own.tobytes(), first is None))
         held = np.stack(partials or [np.zeros((len(sides[0]), len(sides[1])), np.float32)])
         total = plan.sharing.met(held)
         return self._ended(plan, total, scales, c)
