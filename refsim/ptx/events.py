@@ -1,32 +1,40 @@
-"""The events of a launch: one record for each thing that lanes do by one instruction and that orders their accesses."""
+"""The events of a launch: one record for each thing that lanes do by one instruction, and who hears of which."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from refsim.ptx.memory.access import WEAK, Semantics
 from refsim.ptx.memory.arrays import Array, Bools
-from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.syntax import NO_STATEMENT, Statement
 from refsim.ptx.text.words import words_in
 
 FENCE, ACCESS, MEET_CTA, MEET_WARPS, CONVERGE, ARRIVE, LEAVE, PASSED = words_in(
     "fence access meet_cta meet_warps converge arrive leave passed"
 )
 CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = words_in("cluster_arrive cluster_finish cluster_wait")
+PROXY_FENCE, RELEASE_MAP, ACQUIRE_MAP, USE_MAP, FENCE_INITS = words_in(
+    "proxy_fence release_map acquire_map use_map fence_inits"
+)
+EXIT, END, LAUNCH_WAIT, LAUNCH_NEXT, RENEW = words_in("exit end launch_wait launch_next renew")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchEvent:
     """One action of lanes by a statement.
 
-    `payload` depends on the verb. ACCESS: `AccessPlaces`. MEET_WARPS, CONVERGE: the group of each lane, None for whole
-    warps. ARRIVE, LEAVE: a barrier (CTA * 16 + number). PASSED: `Passing`; its `lanes` are warps. CLUSTER_ARRIVE: the
-    living lanes. CLUSTER_FINISH: the clusters.
+    `payload` depends on the verb. ACCESS: `AccessPlaces`. MEET_WARPS, CONVERGE: the group of each lane, None for
+    whole warps. ARRIVE, LEAVE: a barrier (CTA * 16 + number). PASSED: `Passing`; its `lanes` are warps.
+    CLUSTER_ARRIVE: the living lanes. CLUSTER_FINISH: the clusters. PROXY_FENCE: the proxy and the state space.
+    RELEASE_MAP, ACQUIRE_MAP: the scope, and the addresses of maps or None. USE_MAP: the access, the address, and
+    whether an earlier launch made the map. RENEW: a region of global memory, and the first and last byte that were
+    allocated anew.
     """
 
     verb: str
     lanes: Array
-    statement: Statement | None = None
+    statement: Statement = NO_STATEMENT
     meaning: Semantics = WEAK
     payload: Any = None
 
@@ -56,3 +64,15 @@ class Passing(NamedTuple):
     waited: Bools
     everyone: Array
     at: Array
+
+
+Hear = Callable[[LaunchEvent], None]
+
+
+def heard_by(subscribers: Iterable[Mapping[str, Hear]]) -> Mapping[str, tuple[Hear, ...]]:
+    """Return the functions that hear the events of each verb, in the order of their subscribers."""
+    found: dict[str, tuple[Hear, ...]] = {}
+    for functions in subscribers:
+        for verb, function in functions.items():
+            found[verb] = (*found.get(verb, ()), function)
+    return found

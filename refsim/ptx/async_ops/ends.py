@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from refsim.errors import Kind, RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, NAN_FILL, NAN_REQUEST, Placement, TensorMap
 from refsim.ptx.async_ops.transfers import End, UnitHost
+from refsim.ptx.events import USE_MAP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import ASYNC, MAP_PROXY, READ, Access
@@ -209,8 +210,8 @@ class Ends:
         for observer in self.machine.port.observers.get("global", ()):
             observer.before(access)
             observer.after(access)
-        if self.machine.proxies is not None:
-            self.machine.proxies.map_is_used(access, address, is_older=at in access.space.maps)
+        used = access, address, at in access.space.maps
+        self.machine.emit(USE_MAP, part.ids, part.statement, payload=used)
         return access.held()
 
     def _parameters(self, part: Lanes, at: int) -> Array:

@@ -15,12 +15,11 @@ from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.checks.marks import AccessPart
-from refsim.ptx.events import AccessPlaces, LaunchEvent, Passing
+from refsim.ptx.events import AccessPlaces, LaunchEvent
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
-from refsim.ptx.memory.access import CLUSTER, GPU, UPDATE, WRITE, Semantics, semantics
+from refsim.ptx.memory.access import CLUSTER, GPU, UPDATE, WRITE, semantics
 from refsim.ptx.memory.arrays import Array, Bools
-from refsim.ptx.text.syntax import Statement
 
 
 @dataclass
@@ -228,51 +227,28 @@ class Orders:
                 order.apply(event, self.history.now)
 
     # ---- meetings
-    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None:
-        """Record a fence of lanes: it releases what they did and acquires what they saw."""
-        self.apply(LaunchEvent(events.FENCE, lanes, statement, meaning))
+    def everyone_met(self, event: LaunchEvent) -> None:
+        """Record that all running lanes passed one barrier of their CTAs, or that lanes passed that of their cluster."""
+        self.met[event.lanes] = self.history.now
+        self.apply(event)
 
-    def everyone_met(self, lanes: Ids) -> None:
-        """Record that all running lanes passed one barrier of their CTAs together."""
-        self.met[lanes] = self.history.now
-        self.apply(LaunchEvent(events.MEET_CTA, lanes))
-
-    def barriers_met(self, warps: Array, passing: Passing) -> bool:
+    def barriers_met(self, event: LaunchEvent) -> bool:
         """Record that warps pass barriers; return whether the whole CTA took part in any of them."""
-        slot, waited, everyone, _ = passing
-        self.apply(LaunchEvent(events.PASSED, warps, payload=passing))
+        self.apply(event)
+        warps, (slot, waited, everyone, _) = event.lanes, event.payload
         alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
         for number in np.unique(slot).tolist():
             here = slot == number
             lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
             waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
             self.met[waiting] = self.history.now
-            for event in barrier_events(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number])):
-                self.apply(event)
+            for each in barrier_events(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number])):
+                self.apply(each)
         return bool(whole.any())
 
-    def cluster_arrived(self, lanes: Ids, statement: Statement, *, releases: bool) -> None:
-        """Record that lanes arrived at the barrier of their cluster; they release what they did if `releases`."""
-        meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
-        self.apply(LaunchEvent(events.CLUSTER_ARRIVE, lanes, statement, meaning, alive))
-
-    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
-        """Record that all threads of these clusters have arrived."""
-        self.apply(LaunchEvent(events.CLUSTER_FINISH, arrived, payload=clusters))
-
-    def cluster_waited(self, lanes: Ids) -> None:
-        """Record that lanes passed the barrier of their cluster."""
-        self.met[lanes] = self.history.now
-        self.apply(LaunchEvent(events.CLUSTER_WAIT, lanes))
-
-    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement) -> None:
-        """Record that lanes met by bar.warp.sync: whole warps (`group` None), or the lanes of each group."""
-        self.apply(LaunchEvent(events.MEET_WARPS, lanes, statement, payload=group))
-
-    def converged(self, lanes: Ids, group: Array | None) -> None:
+    def converged(self, event: LaunchEvent) -> None:
         """Record that lanes met by an instruction that does not order memory."""
-        if self.loose is not None:
-            self.every[-1].apply(LaunchEvent(events.CONVERGE, lanes, payload=group), self.history.now)
+        self.every[-1].apply(event, self.history.now)
 
 
 def barrier_events(number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> Iterator[LaunchEvent]:

@@ -23,6 +23,7 @@ from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released, Rows, together
 from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.events import CLUSTER_FINISH, FENCE_INITS, Hear, LaunchEvent
 from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
 from refsim.ptx.memory.access import CLUSTER, READ, WRITE, Access, Semantics
 from refsim.ptx.memory.arrays import Array
@@ -237,6 +238,10 @@ class PhaseOrder:
         nobody = np.zeros(0, np.int64)
         self.nothing = Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING, nobody)
 
+    def hears(self) -> dict[str, Hear]:
+        """Return what hears the events of each verb."""
+        return {FENCE_INITS: self.inits_fenced, CLUSTER_FINISH: self.clusters_completed}
+
     # ---- objects
     def born(self, flat: int, lane: int) -> None:
         """Record that a lane's newest access initialized an object."""
@@ -258,15 +263,16 @@ class PhaseOrder:
                 self.reporter.report(access, pair, (access.space, flat % self.stride))
         birth.touched.update(dict.fromkeys((lanes + self._agent(0)).tolist(), number))
 
-    def inits_fenced(self, lanes: Ids) -> None:
-        """Record that these threads fence the objects that they initialized."""
-        own = set((lanes + self._agent(0)).tolist())
+    def inits_fenced(self, event: LaunchEvent) -> None:
+        """Record that threads fence the objects that they initialized, for those who meet them at the cluster
+        barrier."""
+        own = set((event.lanes + self._agent(0)).tolist())
         for birth in self.births.values():
             birth.is_fenced |= birth.agent in own
 
-    def clusters_completed(self, clusters: Array, lanes: Ids) -> None:
-        """Record that all threads of clusters (`lanes`) met: they come after every fenced initialization."""
-        self.cluster_met[lanes] = self.history.now
+    def clusters_completed(self, event: LaunchEvent) -> None:
+        """Record that all threads of clusters met: they come after every fenced initialization."""
+        clusters, self.cluster_met[event.lanes] = event.payload, self.history.now
         for flat, birth in self.births.items():
             if birth.is_fenced and birth.met == _NEVER and self.geometry.cluster_of(flat // self.stride) in clusters:
                 birth.met = self.history.now

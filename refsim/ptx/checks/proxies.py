@@ -11,12 +11,13 @@ from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import Rows
 from refsim.ptx.checks.orders import Orders
+from refsim.ptx.events import ACQUIRE_MAP, PROXY_FENCE, RELEASE_MAP, USE_MAP, Hear, LaunchEvent
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import ASYNC, CLUSTER, CTA, DISCARD, GENERIC, MAP_PROXY, READ, Access
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import SHARED_BASE, Region
-from refsim.ptx.text.syntax import Statement, place
+from refsim.ptx.text.syntax import place
 
 _KEPT = 4096
 MAP_RELEASE, MAP_ACQUIRE = "fence.proxy.tensormap::generic.release", "fence.proxy.tensormap::generic.acquire"
@@ -51,10 +52,10 @@ class ProxyFences:
         self.fences: list[Fence] = []
         self.forgotten = 0
 
-    def add(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
+    def add(self, event: LaunchEvent) -> None:
         """Record that lanes execute a fence."""
-        number = self.history.number(statement, 0)
-        self.fences.append(Fence(number, lanes, proxy, space, rows_of(self.clocks.rows, lanes)))
+        number, (proxy, space) = self.history.number(event.statement, 0), event.payload
+        self.fences.append(Fence(number, event.lanes, proxy, space, rows_of(self.clocks.rows, event.lanes)))
         if len(self.fences) > _KEPT:
             self.forgotten = self.fences[_KEPT // 2].number
             del self.fences[: _KEPT // 2 + 1]
@@ -160,11 +161,11 @@ class MapFences:
         self.fine: set[tuple[int, int, int, int]] = set()
         self.forgotten = 0
 
-    def add(self, lanes: Ids, statement: Statement, scope: int, address: Array | None = None) -> None:
+    def add(self, event: LaunchEvent) -> None:
         """Record that lanes execute a release, or acquire the maps at these addresses."""
-        number = self.history.number(statement, 0)
+        number, (scope, address) = self.history.number(event.statement, 0), event.payload
         kept = self.releases if address is None else self.acquires
-        kept.append(MapFence(number, lanes, scope, rows_of(self.clocks.rows, lanes), address))
+        kept.append(MapFence(number, event.lanes, scope, rows_of(self.clocks.rows, event.lanes), address))
         if len(kept) > _KEPT_OF_MAPS:
             self.forgotten = max(self.forgotten, kept[_KEPT_OF_MAPS // 2].number)
             del kept[: _KEPT_OF_MAPS // 2 + 1]
@@ -330,21 +331,18 @@ class Proxies:
         self.shared = MarkedMemory.over(0, len(self.machine.shared.bytes), self.grain["shared"])
 
     # ---- what threads tell
-    def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
-        """Record that lanes execute a proxy fence."""
-        self.fences.add(lanes, statement, proxy, space)
+    def hears(self) -> dict[str, Hear]:
+        """Return what hears the events of each verb."""
+        return {
+            PROXY_FENCE: self.fences.add,
+            RELEASE_MAP: self.maps.add,
+            ACQUIRE_MAP: self.maps.add,
+            USE_MAP: self.used,
+        }
 
-    def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None:
-        """Record that lanes release their writes to tensor maps."""
-        self.maps.add(lanes, statement, scope)
-
-    def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: Array) -> None:
-        """Record that lanes acquire the tensor maps at these addresses."""
-        self.maps.add(lanes, statement, scope, address)
-
-    def map_is_used(self, access: Access, address: int, *, is_older: bool) -> None:
-        """Report a tensor map that a copy engine uses without the fences that its writes need. `is_older`: an earlier
-        launch made the map in global memory."""
+    def used(self, event: LaunchEvent) -> None:
+        """Report a tensor map that a copy engine uses without the fences that its writes need."""
+        access, address, is_older = event.payload
         for memory, part, starts in self._parts(access):
             memory.writes.settle()
             granules, lane = memory.granules(starts, part.width), int(part.threads.ids[0])

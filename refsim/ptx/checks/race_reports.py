@@ -267,7 +267,7 @@ def mask_seen(notes: list[Note], pair: UnorderedPair) -> str:
         return ""
     first = pair.geometry.first * pair.geometry.threads
     for event in (note.event for note in reversed(notes) if note.geometry is pair.geometry):
-        if event.verb != MEET_WARPS or event.payload is None or event.statement is None:
+        if event.verb != MEET_WARPS or event.payload is None:
             continue
         here, there = np.isin((pair.lane, pair.other - first), event.lanes).tolist()
         if here != there:

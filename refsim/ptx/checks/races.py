@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx import events
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import AccessEvent, History
@@ -23,7 +24,7 @@ from refsim.ptx.checks.marks import AccessPart, Area, Chains, Read, Repeats, is_
 from refsim.ptx.checks.orders import Orders, RemoteAccesses
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
-from refsim.ptx.events import Passing
+from refsim.ptx.events import Hear, LaunchEvent, Passing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
@@ -437,16 +438,33 @@ class Races:
             where = self.compared.position(part.area, int(part.index[second]), part.access.width)
             self.reporter.report(part.access, pair, where)
 
-    def renew(self, region: Region, start: int, end: int) -> None:
-        """Clear the marks of bytes [start, end) of global memory, which are allocated anew."""
+    def renew(self, event: LaunchEvent) -> None:
+        """Clear the marks of bytes of global memory that are allocated anew."""
+        region, start, end = event.payload
         area = self.history.areas.get(region.start)
         if area is not None:
             area.renew(start, end, self.history)
 
     # ---- meetings
-    def everyone_met(self, lanes: Ids) -> None:
+    def hears(self) -> dict[str, Hear]:
+        """Return what hears the events of each verb."""
+        orders = self.orders
+        found: dict[str, Hear] = {
+            events.FENCE: orders.apply,
+            events.MEET_WARPS: orders.apply,
+            events.MEET_CTA: self.everyone_met,
+            events.PASSED: self.barriers_met,
+            events.CLUSTER_ARRIVE: orders.apply,
+            events.CLUSTER_FINISH: orders.apply,
+            events.CLUSTER_WAIT: orders.everyone_met,
+            events.EXIT: self.exited,
+            events.RENEW: self.renew,
+        }
+        return found if orders.loose is None else found | {events.CONVERGE: orders.converged}
+
+    def everyone_met(self, event: LaunchEvent) -> None:
         """Record that all running lanes passed one barrier of their CTAs together."""
-        self.orders.everyone_met(lanes)
+        self.orders.everyone_met(event)
         if self.compared.is_private:
             self.shared.forget()
             self._lift_floor()
@@ -454,10 +472,10 @@ class Races:
     def _lift_floor(self) -> None:
         self.compared.floor = self.strict.floor(self.machine.alive)
 
-    def barriers_met(self, warps: Array, passing: Passing) -> None:
+    def barriers_met(self, event: LaunchEvent) -> None:
         """Record that warps pass named barriers."""
-        self.barrier_users.met(warps, passing)
-        if self.orders.barriers_met(warps, passing) and self.compared.is_private:
+        self.barrier_users.met(event.lanes, event.payload)
+        if self.orders.barriers_met(event) and self.compared.is_private:
             self._lift_floor()
 
     def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
@@ -466,17 +484,9 @@ class Races:
         if self.compared.is_private:
             self._lift_floor()
 
-    def inits_fenced(self, lanes: Ids) -> None:
-        """Record that objects that lanes initialized are visible to threads that meet them at the cluster barrier."""
-        self.phases.inits_fenced(lanes)
-
-    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
-        """Record that all threads of these clusters have arrived at their barrier."""
-        self.orders.clusters_completed(clusters, arrived)
-        self.phases.clusters_completed(clusters, arrived)
-
-    def exited(self, lanes: Ids) -> None:
+    def exited(self, event: LaunchEvent) -> None:
         """Report an unordered access of another CTA to the shared memory of a CTA whose lanes have exited."""
+        lanes = event.lanes
         for cta in np.unique(self.geometry.cta[lanes]).tolist() if self.phases.unseen else ():
             if not self.machine.alive[self.geometry.cta == cta].any():
                 newest = self.remote.newest.setdefault(cta, {})

@@ -105,8 +105,7 @@ def candidates(notes: Sequence[Note], pair: UnorderedPair) -> list[Repair]:
     """Return the possible repairs, the likeliest first."""
     found: dict[Repair, None] = {}
     for event in (note.event for note in notes):
-        for kind in _kinds(event, pair) if event.statement is not None else ():
-            assert event.statement is not None
+        for kind in _kinds(event, pair):
             found[Repair(event.statement, kind)] = None
     order = (*HALVES, *MEETINGS)
     return sorted(found, key=lambda repair: order.index(repair.kind))

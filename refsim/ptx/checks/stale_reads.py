@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.orders import Orders
+from refsim.ptx.events import END, LAUNCH_NEXT, LAUNCH_WAIT, Hear, LaunchEvent
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import DISCARD, READ, Access
 from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import ITEM, THREADS
-from refsim.ptx.text.syntax import Statement
 
 RULE = (
     "PTX ISA, ld.global.nc and ldu: read-only for the whole launch; CUDA makes them of __ldg, and of const __restrict__ "
@@ -82,13 +82,18 @@ class GridDependency:
         if self.leaves and self.history.touched is None:
             self.history.touched = TouchedBytes.nothing(self.machine.memory.end)
 
-    def wait(self, lanes: Ids, statement: Statement) -> None:
-        """Record that lanes have waited for the previous launches."""
-        self.done[lanes] = True
-        self.waited.append((self.history.number(statement, 0), lanes))
+    def hears(self) -> dict[str, Hear]:
+        """Return what hears the events of each verb."""
+        return {LAUNCH_WAIT: self.wait, LAUNCH_NEXT: self.let_others_begin, END: self.finish}
 
-    def let_others_begin(self, lanes: Ids) -> None:
+    def wait(self, event: LaunchEvent) -> None:
+        """Record that lanes have waited for the previous launches."""
+        self.done[event.lanes] = True
+        self.waited.append((self.history.number(event.statement, 0), event.lanes))
+
+    def let_others_begin(self, event: LaunchEvent) -> None:
         """Record that the blocks of lanes let the next launch begin: too early if a lane does not come after a wait."""
+        lanes = event.lanes
         if self.earlier is None:
             return
         cta = self.machine.geometry.cta
@@ -97,7 +102,7 @@ class GridDependency:
             if not self.too_early[cta[lane]] and not self._comes_after_a_wait(lane):
                 self.too_early[cta[lane]] = True
 
-    def finish(self) -> None:
+    def finish(self, event: LaunchEvent) -> None:
         """Record that all lanes have exited, which lets the next launch begin if nothing did before."""
         waited = self.done.reshape(len(self.has_let), -1).any(axis=1)
         self.history.began_behind |= bool(np.where(self.has_let, ~self.too_early, waited).any())

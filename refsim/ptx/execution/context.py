@@ -1,8 +1,8 @@
 """The surroundings of a running set of lanes, described without naming lanes: types only. `Machine` in
 refsim.ptx.execution.lanes adds the operations that take lanes. The scheduler implements both."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Container, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,11 @@ from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.register_file import Registers
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.memory.access import Port, Semantics
-from refsim.ptx.memory.arrays import Array, Bools
+from refsim.ptx.memory.access import WEAK, Port, Semantics
+from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.space import Region, Space
-from refsim.ptx.text.syntax import Function, Statement
+from refsim.ptx.memory.space import Space
+from refsim.ptx.text.syntax import NO_STATEMENT, Function, Statement
 
 
 class Stated(Protocol):
@@ -42,37 +42,6 @@ class Lowered(Protocol):
     def fences_tensor_memory(self) -> bool: ...
 
 
-class OrderListener(Protocol):
-    """The receiver of events that order the accesses of lanes."""
-
-    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement) -> None: ...
-    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement) -> None: ...
-
-
-class RaceWatch(Protocol):
-    """The detector of races."""
-
-    @property
-    def orders(self) -> OrderListener: ...
-    def renew(self, region: Region, start: int, end: int) -> None: ...
-    def inits_fenced(self, lanes: Ids) -> None: ...
-
-
-class ProxyWatch(Protocol):
-    """The detector of accesses through different proxies that no fence orders."""
-
-    def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None: ...
-    def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None: ...
-    def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: Array) -> None: ...
-
-
-class LaunchWatch(Protocol):
-    """The detector of accesses to data that an unfinished earlier launch has touched."""
-
-    def wait(self, lanes: Ids, statement: Statement) -> None: ...
-    def let_others_begin(self, lanes: Ids) -> None: ...
-
-
 class Pending(Protocol):
     """The clusters of a launch that have not started."""
 
@@ -83,8 +52,9 @@ class Context(Protocol):
     """The CTAs that run at the same time: their threads, memory, registers, and the receivers of their events.
 
     `asked` is the requested arithmetic, `arithmetic` the arithmetic of products ("silicon" for "known"). `choice` draws
-    the order of a random schedule. `is_on_trial`: an access is tried out, and any finding undoes it. Packages above
-    narrow some properties: `code`, `races` and `tracking` have their concrete types there.
+    the order of a random schedule. `is_on_trial`: an access is tried out, and any finding undoes it. `heard`: the verbs
+    of events that somebody hears. Packages above narrow some properties: `code` and `tracking` have their concrete
+    types there.
     """
 
     geometry: Geometry
@@ -110,11 +80,7 @@ class Context(Protocol):
     @property
     def code(self) -> Lowered: ...
     @property
-    def races(self) -> RaceWatch | None: ...
-    @property
-    def proxies(self) -> ProxyWatch | None: ...
-    @property
-    def dependency(self) -> LaunchWatch | None: ...
+    def heard(self) -> Container[str]: ...
     @property
     def tracking(self) -> object | None: ...
     @property
@@ -124,6 +90,14 @@ class Context(Protocol):
     def symbol(self, name: str, offset: int) -> NDArray[np.uint64]: ...
     def warp_bits(self, ids: Ids) -> NDArray[np.int64]: ...
     def saw_unwritten(self) -> None: ...
+    def emit(
+        self,
+        verb: str,
+        lanes: Ids,
+        statement: Statement = NO_STATEMENT,
+        meaning: Semantics = WEAK,
+        payload: Any = None,
+    ) -> None: ...
     def report(self, error: RefsimError, statement: Statement) -> None: ...
     def record(self, error: RefsimError, statement: Statement) -> None: ...
     @property

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from refsim.ptx import events
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.isa.definedness.bits import defined
 from refsim.ptx.isa.definedness.warp import reduced
@@ -54,8 +55,8 @@ for _name, _suffix, _rendezvous in _ALIGNED:
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
     """Let the lanes of the mask meet: accesses of each lane before this are ordered before accesses of any lane after
     it."""
-    if lanes.machine.races is not None:
-        lanes.machine.races.orders.warp_met(lanes.ids, groups(lanes, mask), lanes.statement)
+    if events.MEET_WARPS in lanes.machine.heard:
+        lanes.machine.emit(events.MEET_WARPS, lanes.ids, lanes.statement, payload=groups(lanes, mask))
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
@@ -77,8 +78,7 @@ def fence(lanes: Lanes) -> None:
 
 
 def _fence(lanes: Lanes) -> None:
-    if lanes.machine.races is not None:
-        lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
+    lanes.machine.emit(events.FENCE, lanes.ids, lanes.statement, lanes.semantics)
 
 
 @instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90")

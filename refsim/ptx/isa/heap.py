@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from refsim.ptx.events import RENEW
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.register_file import Mask
 from refsim.ptx.isa.definedness.bits import RuleOperands, defined
@@ -50,8 +51,8 @@ def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
         block = heap.take(size, align, lanes.statement, _who(lanes, number)) if fits else None
         if block is not None:
             found[number] = block.start + heap.space.base
-            if block.reused and machine.races is not None:
-                machine.races.renew(heap.region, block.start, block.end)
+            if block.reused:
+                machine.emit(RENEW, lanes.ids, payload=(heap.region, block.start, block.end))
             if block.reused and machine.tracking is not None:
                 renewed(lanes, block.start, block.end)
     return found

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from refsim.layouts.tma import MAP_BYTES
+from refsim.ptx import events
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.definedness.memory import asked
 from refsim.ptx.isa.forms import instruction
@@ -57,8 +58,7 @@ def fence_map_released(lanes: Lanes, *, scope: str) -> None:
 def release_maps(lanes: Lanes, scope: str) -> None:
     """Release tensor maps, which is a fence of threads as well."""
     _ordered(lanes, Semantics(True, releases=True, scope=SCOPES[scope]))
-    if lanes.machine.proxies is not None:
-        lanes.machine.proxies.maps_released(lanes.ids, lanes.statement, SCOPES[scope])
+    lanes.machine.emit(events.RELEASE_MAP, lanes.ids, lanes.statement, payload=(SCOPES[scope], None))
 
 
 @_fence("fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32", undefined=asked)
@@ -72,23 +72,19 @@ def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str)
             what = f"a fence of the tensor map at {name} address {int(at[0]):#x}"
             raise part.fault("invalid-operand", 0, what, f"{_SECTION}: the address is one of global memory")
     _ordered(lanes, Semantics(True, acquires=True, scope=SCOPES[scope]))
-    if lanes.machine.proxies is not None:
-        lanes.machine.proxies.map_acquired(lanes.ids, lanes.statement, SCOPES[scope], places)
+    lanes.machine.emit(events.ACQUIRE_MAP, lanes.ids, lanes.statement, payload=(SCOPES[scope], places))
 
 
 def _ordered(lanes: Lanes, meaning: Semantics) -> None:
-    if lanes.machine.races is not None:
-        lanes.machine.races.orders.fence(lanes.ids, meaning, lanes.statement)
+    lanes.machine.emit(events.FENCE, lanes.ids, lanes.statement, meaning)
 
 
 def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
-    if lanes.machine.proxies is not None:
-        lanes.machine.proxies.fence(lanes.ids, lanes.statement, proxy, space)
+    lanes.machine.emit(events.PROXY_FENCE, lanes.ids, lanes.statement, payload=(proxy, space))
 
 
 @_fence("fence.mbarrier_init.release.cluster")
 def fence_mbarrier_init(lanes: Lanes) -> None:
     """Release the mbarriers that these threads initialized to the cluster, which may use them after its next cluster
     barrier, even a relaxed one."""
-    if lanes.machine.races is not None:
-        lanes.machine.races.inits_fenced(lanes.ids)
+    lanes.machine.emit(events.FENCE_INITS, lanes.ids)

@@ -5,6 +5,7 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES
+from refsim.ptx.events import MEET_WARPS
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.definedness.memory import map_copied, map_replaced
 from refsim.ptx.isa.forms import instruction
@@ -117,6 +118,5 @@ def copy_and_release(lanes: Lanes, to: Array, source: Array, size: Array, *, sco
         writing = Lanes(lanes.machine, np.sort(np.resize(ids, len(_STEPS))), lanes.statement)
         lanes.machine.engine.map_changes(writing, "global", end)
         writing.store("global", end + _STEPS, items, _ITEM)
-    if lanes.machine.races is not None:
-        lanes.machine.races.orders.warp_met(lanes.ids, None, lanes.statement)
+    lanes.machine.emit(MEET_WARPS, lanes.ids, lanes.statement)
     release_maps(lanes, scope)

@@ -9,6 +9,7 @@ hold the position of a thread in its launch, and clocks that no program may rely
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.stale_reads import GridDependency
+from refsim.ptx.events import CONVERGE, END, EXIT, LaunchEvent, heard_by
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids, Shape, union
 from refsim.ptx.execution.lanes import Lanes, groups
@@ -43,7 +44,7 @@ from refsim.ptx.machine.launch_rules import limits_of
 from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
-from refsim.ptx.memory.access import Access, Port
+from refsim.ptx.memory.access import WEAK, Access, Port, Semantics
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.sync.barriers import Barriers, ClusterBarrier, LaunchOrder
@@ -51,7 +52,7 @@ from refsim.ptx.sync.commits import TransferCounts
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.register_pool import RegisterPool, TensorColumns
 from refsim.ptx.sync.warp_sync import Meetings, merged
-from refsim.ptx.text.syntax import Statement, place
+from refsim.ptx.text.syntax import NO_STATEMENT, Statement, place
 
 _BITS = 2.0 ** np.arange(32)
 _APART = 0x9E3779B97F4A7C15  # between the first clocks of two random schedules: a kernel that uses the time differs between them
@@ -139,7 +140,6 @@ class Machine:
     races: Races | None
     in_flight: InFlight | None
     proxies: Proxies | None
-    dependency: GridDependency | None
     port: Port
 
     def __init__(
@@ -180,7 +180,8 @@ class Machine:
         self.tensor_cores = TensorCores(self, policy, self.choice)
         self.tensor_pipe = TensorCore(self, policy, self.choice, POISON + seed)
         watchers = MemoryWatchers.of(self, history, launch.earlier)
-        self.races, self.in_flight, self.proxies, self.dependency = watchers.asked
+        self.races, self.in_flight, self.proxies = watchers.races, watchers.in_flight, watchers.proxies
+        self.heard = heard_by(watchers.subscribers)
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
         self.counter = TransferCounts(self.mbarriers)
         looks = not (tracking or self.checks.initialised == "off")
@@ -260,6 +261,20 @@ class Machine:
         """Return the arithmetic of matrix products; "known" computes as "silicon"."""
         return "silicon" if self.asked == KNOWN else self.asked
 
+    def emit(
+        self,
+        verb: str,
+        lanes: Ids,
+        statement: Statement = NO_STATEMENT,
+        meaning: Semantics = WEAK,
+        payload: Any = None,
+    ) -> None:
+        """Tell those who hear a verb what lanes did; no event is made if nobody does."""
+        if hearers := self.heard.get(verb):
+            event = LaunchEvent(verb, lanes, statement, meaning, payload)
+            for hear in hearers:
+                hear(event)
+
     def mark_inexact(self, statement: Statement) -> None:
         """Record that bits of a result are unspecified; raise RefsimError under arithmetic "known"."""
         if self.asked == KNOWN:
@@ -287,8 +302,7 @@ class Machine:
         """Let lanes exit, by the statement at `pc` or after the last statement (-1)."""
         self.alive[ids] = False
         self.exit_pc[ids] = pc
-        if self.races is not None:
-            self.races.exited(ids)
+        self.emit(EXIT, ids)
 
     def branch(self, lanes: Lanes, target: int) -> None:
         """Let lanes go to a statement. Lanes that go back to poll memory again rest until no other lane can run, since
@@ -334,8 +348,7 @@ class Machine:
         self.register_pool.finish()
         self.engine.finish()
         self.tensor_pipe.finish()
-        if self.dependency is not None:
-            self.dependency.finish()
+        self.emit(END, self.lanes.ids)
 
     def run_block(self, block: BasicBlock, ids: Ids) -> None:
         """Run a block for lanes, with its observers, and let the lanes go on after it."""
@@ -415,9 +428,9 @@ class Machine:
         lanes.pc = places[0][0]
         fetched = [(part, operands_function(self.code, pc)(part)) for pc, part in places]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
-        if self.races is not None and self.races.orders.loose is not None and step.bound.clause.converges:
-            at = step.mask_at
-            self.races.orders.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
+        if step.bound.clause.converges and CONVERGE in self.heard:
+            met = None if step.mask_at is None else groups(lanes, arguments[step.mask_at])
+            self.emit(CONVERGE, lanes.ids, payload=met)
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = terminator_function(self.code, lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:

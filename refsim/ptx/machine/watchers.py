@@ -1,5 +1,6 @@
 """The observers of a launch's memory and their order: those of the checks, of the kernel and of the user."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.stale_reads import GRID_CHECK, GridDependency, StaleReads, Writers
+from refsim.ptx.events import Hear
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import Observer
 from refsim.ptx.memory.snapshot import TouchedBytes
@@ -67,9 +69,10 @@ class MemoryWatchers:
         )
 
     @property
-    def asked(self) -> tuple[Races | None, InFlight | None, Proxies | None, GridDependency | None]:
-        """Return all of the checks."""
-        return self.races, self.in_flight, self.proxies, self.dependency
+    def subscribers(self) -> list[Mapping[str, Hear]]:
+        """Return what hears the events of each verb, of one check after the other: they hear an event in this order."""
+        phases = None if self.races is None else self.races.phases
+        return [each.hears() for each in (self.races, phases, self.proxies, self.dependency) if each is not None]
 
     def observers(self, machine: WatchedMachine) -> dict[str, list[Observer]]:
         """Return the observers of each state space, in the order in which they are called."""

@@ -4,12 +4,14 @@ threads have arrived, which lanes wait, and when these go on."""
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx import events
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.events import Passing
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
 from refsim.ptx.isa.definedness.warp import barrier_result
+from refsim.ptx.memory.access import WEAK, Semantics
 from refsim.ptx.memory.arrays import Bools
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
@@ -55,8 +57,7 @@ class Barriers:
             raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", BAR_RULE)
         self.agree(lanes, slot, lanes.full(expected))
         if wait and value is None and self.is_everyone(lanes, barrier, expected):
-            if machine.races is not None:
-                machine.races.everyone_met(lanes.ids)
+            machine.emit(events.MEET_CTA, lanes.ids)
             machine.go(lanes.pc + 1, lanes.ids)
             return
         self.slot[lanes.ids], self.pc[lanes.ids], self.passes[lanes.ids] = slot, lanes.pc, not wait
@@ -134,14 +135,13 @@ class Barriers:
         rank = np.arange(len(ready)) - np.searchsorted(slot[ready], slot[ready])
         going = passing & whole
         going[ready[rank < taken[slot[ready]]]] = True
-        if self.machine.races is not None and going.any():
+        if events.PASSED in self.machine.heard and going.any():
             # Without a count, exited warps count as arrived; with a count, they do not.
             running = np.repeat(np.count_nonzero(living.reshape(geometry.count, -1), axis=1), BARRIERS)
             everyone = np.where(self.expected > 0, geometry.warps, running)
             at = self.pc[waiting[first[going]]]
-            self.machine.races.barriers_met(
-                pairs[going] % all_warps, Passing(slot[going], ~passing[going], everyone, at)
-            )
+            passed = Passing(slot[going], ~passing[going], everyone, at)
+            self.machine.emit(events.PASSED, pairs[going] % all_warps, payload=passed)
         leaving: Ids = waiting[going[pair]]
         return leaving
 
@@ -185,6 +185,7 @@ class Barriers:
 
 CLUSTER_RULE = "PTX ISA, barrier.cluster: each thread arrives once, then waits, in each phase"
 IDLE, ARRIVED, COMPLETE = range(3)
+_RELEASES = Semantics(releases=True)
 
 
 class ClusterBarrier:
@@ -205,8 +206,8 @@ class ClusterBarrier:
                 "barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", CLUSTER_RULE
             )
         self.state[lanes.ids] = ARRIVED
-        if self.machine.races is not None:
-            self.machine.races.orders.cluster_arrived(lanes.ids, lanes.statement, releases=releases)
+        meaning, alive = _RELEASES if releases else WEAK, self.machine.alive.copy()
+        self.machine.emit(events.CLUSTER_ARRIVE, lanes.ids, lanes.statement, meaning, alive)
         self.machine.go(lanes.pc + 1, lanes.ids)
         self.release()
 
@@ -235,15 +236,13 @@ class ClusterBarrier:
             return
         going = np.flatnonzero(complete[cluster] & arrived)
         self.state[going] = COMPLETE
-        if machine.races is not None:
-            machine.races.clusters_completed(np.flatnonzero(complete), going)
+        machine.emit(events.CLUSTER_FINISH, going, payload=np.flatnonzero(complete))
         self._go_on(going[self.pc[going] >= 0])
 
     def _go_on(self, ids: Ids) -> None:
         if not len(ids):
             return
-        if self.machine.races is not None:
-            self.machine.races.orders.cluster_waited(ids)
+        self.machine.emit(events.CLUSTER_WAIT, ids)
         self.state[ids] = IDLE
         for pc in np.unique(self.pc[ids]).tolist():
             self.machine.go(pc + 1, ids[self.pc[ids] == pc])
@@ -282,8 +281,7 @@ class LaunchOrder:
     def wait(self, lanes: Lanes) -> None:
         """Let lanes wait until the previous launches are complete and their writes visible."""
         machine, after = self.machine, lanes.pc + 1
-        if machine.dependency is not None:
-            machine.dependency.wait(lanes.ids, lanes.statement)
+        machine.emit(events.LAUNCH_WAIT, lanes.ids, lanes.statement)
         if self.is_open:
             machine.go(after, lanes.ids)
         else:
@@ -298,8 +296,7 @@ class LaunchOrder:
 
     def let_others_begin(self, lanes: Lanes) -> None:
         """Record that the CTAs of these lanes allow the next launch to begin."""
-        if self.machine.dependency is not None:
-            self.machine.dependency.let_others_begin(lanes.ids)
+        self.machine.emit(events.LAUNCH_NEXT, lanes.ids)
         self.has_let[lanes.cta] = True
         self.machine.go(lanes.pc + 1, lanes.ids)
 
