@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.computations.accumulating import Adder, Floats, adders
+from refsim.computations.accumulating import Adder, Floats, adder_of
 from refsim.computations.block_scaled import BlockScaledProduct, usual_adder
 from refsim.computations.grouped import GroupedProduct
 from refsim.computations.integer_products import IntegerProduct, Whole
 from refsim.computations.products import PlainProduct
-from refsim.computations.ways import Codes, Family
+from refsim.computations.ways import Codes
 from refsim.computations.weights import WeightProduct
 from refsim.conversions import decode
 from refsim.conversions.coding import checked_codes
@@ -166,12 +166,6 @@ class ProductOperands(FieldsCard):
         if blocks == 1:
             group = k
         return _spread(left, (m, blocks)), _spread(right, (n, blocks)), group
-
-
-def adder_of(row: Profile, types: tuple[ElementType, ElementType], k: int) -> Adder:
-    """Return the adder with the arithmetic of a profile and K of one instruction."""
-    known = (adder for adder in adders(*types) if adder.row is not None and adder.has(row, k))
-    return next(known, None) or Adder(row.name, Family.ACCUMULATOR, row.source, k=k, row=row)
 
 
 def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], ElementType]:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.operands import adder_of
-from refsim.computations.accumulating import Adder, adders
+from refsim.computations.accumulating import Adder, adder_of, adders
 from refsim.computations.attention import OnlineAttention
 from refsim.computations.norms import Norm
 from refsim.computations.row_functions import Floats, RowFunction

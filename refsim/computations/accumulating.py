@@ -7,7 +7,7 @@ A sum of K columns is computed in ranges (split-K). A range is one chain of inst
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,15 @@ from refsim.computations.engine import Aspect
 from refsim.computations.host_sums import CASCADE, PAIRWISE, product_of_host
 from refsim.computations.ways import Cause, Family, Way, held_in, ways_of
 from refsim.conversions import RoundingName
+from refsim.errors import RefsimError, check_named
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
+from refsim.integers import is_whole
 from refsim.numerics import exact_product, fma_product, ieee
 from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
-from refsim.oracles import linear_layers
 from refsim.oracles.gemm_1d2d import PROMOTIONS
-from refsim.oracles.linear_layers import Reduction
 from refsim.sources import CUBLAS, DEEPGEMM, IEEE754, MMA_SIM, PTX, TRANSFORMER_ENGINE, Source
 
 Floats = NDArray[np.float32]
@@ -85,6 +85,12 @@ def adders(a: ElementType, b: ElementType) -> tuple[Adder, ...]:
             found.setdefault((*steps, *cuts), []).append((row, k))
     cores = [_of_rows(rows) for rows in found.values()]
     return (*cores, *_LOOPS)
+
+
+def adder_of(row: Profile, types: tuple[ElementType, ElementType], k: int) -> Adder:
+    """Return the adder with the arithmetic of a profile and K of one instruction."""
+    known = (adder for adder in adders(*types) if adder.row is not None and adder.has(row, k))
+    return next(known, None) or Adder(row.name, Family.ACCUMULATOR, row.source, k=k, row=row)
 
 
 def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
@@ -149,13 +155,69 @@ PROMOTION_ROWS = (*_promotions("by fma", True), *_promotions("by mul and add", F
 
 # ---- in how many ranges --------------------------------------------------------------------------------------------------
 
+K_OF_MMA = 16  # mma.m16n8k16
+PARTIAL_FORMATS = (F32, BF16)
+
+
+def _pairwise(partials: Floats) -> Floats:
+    """Return (p0 + p1) + (p2 + p3); an odd sum waits for the next level."""
+    level: list[Floats] = list(partials)
+    while len(level) > 1:
+        pairs = [ieee.add(level[at], level[at + 1]) for at in range(0, len(level) - 1, 2)]
+        level = pairs + level[len(level) - len(level) % 2 :]
+    return level[0]
+
+
+ORDERS: dict[str, Callable[[Floats], Floats]] = {
+    "from-zero": lambda partials: reduce(ieee.add, partials, np.zeros(partials.shape[1:], np.float32)),
+    "ascending": lambda partials: reduce(ieee.add, partials),
+    "pairwise": _pairwise,
+}
+"""((0 + p0) + p1) + p2, in which a lone -0 becomes +0; (p0 + p1) + p2; pairs."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How K is divided among chains of mma, and how the chains' sums are added: one entry for each kernel variant.
+
+    K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles /
+    splits) tiles, the last chains fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or
+    rounded to bf16 (`partial_format`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A
+    chain without a tile counts as +0. With one chain, its sum is written without any addition. Two splits of 5 tiles of
+    64: columns 0..191 make the first sum, 192..319 the second.
+    """
+
+    name: str
+    splits: int
+    tile: int
+    source: Source
+    in_turn: bool = False
+    partial_format: str | Format = F32
+    order: str = "ascending"
+
+    def __post_init__(self) -> None:
+        """Raise RefsimError for wrong numbers of columns, formats or orders."""
+        if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % K_OF_MMA:
+            what = f"{self.splits} splits of tiles of {self.tile} columns"
+            rule = f"1 split or more, a tile of {K_OF_MMA} columns or a multiple"
+            raise RefsimError("bad-value", what, where=self.name, rule=rule)
+        check_named("partial format", self.partial_format, [row.name for row in PARTIAL_FORMATS], where=self.name)
+        check_named("summation order", self.order, ORDERS, where=self.name)
+
+    def chain_of(self, columns: int) -> NDArray[np.int64]:
+        """Return the chain, 0 to splits - 1, that takes each column of K."""
+        tile = np.arange(columns) // self.tile
+        tiles = -(-columns // self.tile)
+        return tile % self.splits if self.in_turn else tile // max(1, -(-tiles // self.splits))
+
+
 MEETING_ORDERS: dict[str, Callable[[Floats], Floats]] = {
-    **linear_layers.ORDERS,
-    "descending": lambda partials: linear_layers.ORDERS["ascending"](partials[::-1]),
+    **ORDERS,
+    "descending": lambda partials: ORDERS["ascending"](partials[::-1]),
 }
 """The orders in which sums of ranges are added: the kernels' orders, and the last range first."""
 _SPLIT = CUBLAS["split-K: sums of ranges of K are added afterwards"]
-ONE_RANGE = Reduction("one range", 1, linear_layers.STEP, PTX["wgmma, mma: D = A B + D, chained"])
+ONE_RANGE = Reduction("one range", 1, K_OF_MMA, PTX["wgmma, mma: D = A B + D, chained"])
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 TILES = (32, 64, 128)
 
@@ -216,10 +278,26 @@ class Sharing:
         return f"{taken}{kept} added {self.meeting}"
 
 
-def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
-    """Yield every way to share that many columns, each partition once, with its rank."""
-    seen: set[bytes] = {np.zeros(columns, np.int64).tobytes()}
-    yield Sharing(), 0
+ONE_SUM = Sharing()
+
+
+def _met_otherwise(ranges: Reduction) -> Iterator[tuple[Sharing, int]]:
+    """Yield every order and format in which the sums of some ranges are added, with its rank."""
+    for meeting in MEETING_ORDERS if ranges.splits > 2 else ("ascending",):
+        yield Sharing(ranges, meeting), 2 + (meeting != "ascending") + ranges.in_turn
+    for narrow in (BF16, F16):
+        yield Sharing(ranges, kept=narrow), 4
+        yield Sharing(ranges, kept=narrow, is_added_so=True), 4
+
+
+def sharings(columns: int, usual: Sharing) -> Iterator[tuple[Sharing, int]]:
+    """Yield every way to share that many columns, each partition once, with its rank; the usual one first."""
+    one = np.zeros(columns, np.int64).tobytes()
+    seen: set[bytes] = {one, usual.ranges.chain_of(columns).tobytes()}
+    yield usual, 0
+    if isinstance(usual.ranges, Reduction) and usual.ranges.splits > 1:
+        yield from (each for each in _met_otherwise(usual.ranges) if each[0] != usual)
+        yield Sharing(), 2
     for splits in SPLITS:
         for in_turn in (False, True):
             for tile in TILES:
@@ -228,11 +306,7 @@ def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
                 if key in seen or -(-columns // tile) < splits:
                     continue
                 seen.add(key)
-                for meeting in MEETING_ORDERS if splits > 2 else ("ascending",):
-                    yield Sharing(ranges, meeting), 2 + (meeting != "ascending") + in_turn
-                for narrow in (BF16, F16):
-                    yield Sharing(ranges, kept=narrow), 4
-                    yield Sharing(ranges, kept=narrow, is_added_so=True), 4
+                yield from _met_otherwise(ranges)
     step = next((tile for tile in TILES if columns <= tile * MOST_CUTS), TILES[-1])
     for at in range(step, min(columns, step * MOST_CUTS), step):
         cut = Cut(at, _SPLIT)
@@ -299,9 +373,9 @@ def interval_causes(columns: int) -> Iterator[Cause]:
             yield Cause(Family.FAST_SLOW, says, "interval", interval, CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"])
 
 
-def sharing_causes(columns: int) -> Iterator[Cause]:
+def sharing_causes(columns: int, usual: Sharing = ONE_SUM) -> Iterator[Cause]:
     """Yield the causes in how K is shared: aspect `sharing`."""
-    for sharing, rank in sharings(columns):
+    for sharing, rank in sharings(columns, usual):
         yield Cause(Family.SPLIT_K, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
 
 
@@ -325,7 +399,7 @@ def is_scaled(own: Any, way: Any) -> bool:
 SUM_ASPECTS = (
     Aspect("adder", lambda own: adders(*own.formats), lambda own: own.chain, told="{}"),
     Aspect("interval", lambda own: interval_causes(own.columns), lambda own: own.interval, told=chains_told),
-    Aspect("sharing", lambda own: sharing_causes(own.columns), Sharing()),
+    Aspect("sharing", lambda own: sharing_causes(own.columns, own.shared), lambda own: own.shared),
     Aspect("counted", COUNTED),
     Aspect("descends", _DESCENDS, usual=False),
     Aspect("running", _RUNNING, IN_FLOAT32),

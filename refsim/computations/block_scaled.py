@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import reading, scale_changes
-from refsim.computations.accumulating import Floats, Sharing, chains_told, sharing_causes
+from refsim.computations.accumulating import ONE_SUM, Floats, chains_told, sharing_causes
 from refsim.computations.engine import Aspect
 from refsim.computations.products import READ_ASPECTS, WRITING, ProductOverK, scales_are_read
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
@@ -163,7 +163,7 @@ class BlockScaledProduct(ProductOverK):
     aspects = (
         Aspect("adder", scaled_adders, lambda own: own.chain, told="{}"),
         Aspect("interval", _interval_causes, 0, told=chains_told),
-        Aspect("sharing", lambda own: sharing_causes(own.columns), Sharing()),
+        Aspect("sharing", lambda own: sharing_causes(own.columns), ONE_SUM),
         *READ_ASPECTS,
         *scales_are_read(_causes_of_scales),
         *WRITING,

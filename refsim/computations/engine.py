@@ -1,9 +1,9 @@
 """A computation as named aspects, each chosen in one of several ways: what outputs, causes and words are read from."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -49,7 +49,9 @@ class Aspect:
         for way in self.ways(of) if callable(self.ways) else self.ways:
             if self.when(of, way):
                 says = self.says(of) if callable(self.says) else self.says
-                yield way if isinstance(way, Cause) else way.cause(self.name, says)
+                cause = way if isinstance(way, Cause) else way.cause(self.name, says)
+                name = None if cause.beside else of.inputs.get(self.name)
+                yield replace(cause, says=f"{cause.says}, input {name}") if name else cause
 
     def words_of(self, of: Any, value: Any) -> str:
         """Return what a description always holds."""
@@ -65,12 +67,14 @@ class Computation:
     """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan.
 
     `remembers` is the number of stages that `once` holds. `is_sampled`: some elements cost less than all of them.
+    `inputs` are a kernel's names of what aspects read.
     `summed_over` names the addends of an element where it is a sum, `sums_held` is the type of that sum. A plan takes
     `work_of_plan` seconds, and `work_of_addend` for each of the `addends` of an element.
     """
 
     aspects: ClassVar[tuple[Aspect, ...]]
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)
+    inputs: dict[str, str] = field(default_factory=dict, init=False)
 
     is_sampled = True
     exact = False
@@ -96,6 +100,11 @@ class Computation:
     def choices(self) -> Sequence[tuple[Aspect, "Computation"]]:
         """Return every aspect with the computation whose operands it depends on."""
         return [(each, self) for each in self.aspects]
+
+    def reading(self, **inputs: str) -> Self:
+        """Return this computation, whose causes name the kernel's input that an aspect reads."""
+        self.inputs.update(inputs)
+        return self
 
     @cached_property
     def usual(self) -> Choices:

@@ -9,9 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.accumulating import BEGINNINGS, COUNTED, IN_FLOAT32, SUM_ASPECTS, Adder, Floats, is_scaled
+from refsim.computations.accumulating import (
+    BEGINNINGS,
+    COUNTED,
+    IN_FLOAT32,
+    ONE_SUM,
+    SUM_ASPECTS,
+    Adder,
+    Floats,
+    Sharing,
+    is_scaled,
+)
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.reading import (
+    ADDEND_READINGS,
     AS_IT_IS,
     ends_of_parts,
     formats_read,
@@ -25,7 +36,7 @@ from refsim.computations.reading import (
     tail_causes,
 )
 from refsim.computations.scale_changes import SCALE_BLOCKS, SCALE_PLACES, SCALE_VALUES
-from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, worded
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format
 from refsim.numerics import ieee
@@ -48,6 +59,10 @@ def _causes_of_scales(own: "PlainProduct") -> Iterator[Cause]:
     if is_scaled(own, None):
         yield from scales_read_as(*scale_readings()[: None if own.blocks > 1 else 1])
         yield from scales_read_as(*scale_changes.ROWS, *SCALE_PLACES, *SCALE_BLOCKS, *SCALE_VALUES)
+
+
+def _adds_c(own: "PlainProduct", way: Any) -> bool:
+    return own.c is not None
 
 
 def scales_are_read(causes: Any) -> tuple[Aspect, ...]:
@@ -101,7 +116,8 @@ class PlainProduct(ProductOverK):
     """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
 
     `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a whole row.
-    `chain` is the adder of the reference, `interval` the columns of one of its chains; 0 is one chain.
+    `chain` is the adder of the reference, `interval` the columns of one of its chains; 0 is one chain. K is usually
+    `shared` so, and C enters at `enters`.
     """
 
     a: Matrix
@@ -114,6 +130,8 @@ class PlainProduct(ProductOverK):
     format: Format
     chain: Adder
     interval: int = 0
+    shared: Sharing = ONE_SUM
+    enters: Way = FIRST
 
     remembers = 512
     work_of_plan, work_of_addend = 1.5e-3, 2e-9
@@ -122,7 +140,8 @@ class PlainProduct(ProductOverK):
         *READ_ASPECTS,
         *WRITING,
         *scales_are_read(_causes_of_scales),
-        Aspect("accumuland", ACCUMULANDS, when=lambda own, way: own.c is not None),
+        Aspect("accumuland", ACCUMULANDS, lambda own: own.enters, when=_adds_c),
+        Aspect("c_read", ADDEND_READINGS, AS_IT_IS, says="C is read {}", when=_adds_c),
     )
     of_sums = " ".join(each.name for each in aspects if each.name not in ("written", "placed"))
     of_range = of_sums.replace("sharing counted ", "")
@@ -136,7 +155,7 @@ class PlainProduct(ProductOverK):
         rows, cols = (slice(None), slice(None)) if sample is None else sample
         codes = plan.written.codes(self.total(plan, sample), self.format)
         if self.c is not None and plan.accumuland is ROUNDED_AGAIN:
-            again = decode(codes, self.format, np.float32) + self.c[rows][:, cols]
+            again = decode(codes, self.format, np.float32) + plan.c_read.read(self.c, F32)[0][rows][:, cols]
             codes = plan.written.codes(again, self.format)
         return codes  # type: ignore[no-any-return]
 
@@ -153,22 +172,21 @@ class PlainProduct(ProductOverK):
         sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
         scales = [self._scales(plan, at, part) for at, part in enumerate((rows, cols))]
         chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
-        c = None if self.c is None else self.c[rows][:, cols]
+        c = None if self.c is None else plan.c_read.read(self.c, F32)[0][rows][:, cols]
         begins = c if c is not None and plan.accumuland is FIRST and scales[0] is None else None
         splits = plan.sharing.ranges.splits
         if splits == 1 and (plan.counted, plan.counted_from) != (COUNTED[0], BEGINNINGS[0]):
             raise DoesNotApplyError
-        partials = []
-        for number in plan.counted.apply(range(splits)):
+        counted = plan.counted.apply(range(splits))
+        partials = np.zeros((len(counted), len(sides[0]), len(sides[1])), np.float32)
+        for at, number in enumerate(counted):
             mine = chain == number
             if mine.any():
                 own, first = columns[mine], begins if number == 0 else None
                 of_range = _Range(sides[0][:, mine], sides[1][:, mine], scales, own // self.group, self.blocks)
                 make = partial(of_range.sum, plan, formats, first)
-                partials.append(self.of_sample(plan, sample, self.of_range, make, own.tobytes(), first is None))
-        held = np.stack(partials or [np.zeros((len(sides[0]), len(sides[1])), np.float32)])
-        total = plan.sharing.met(held)
-        return self._ended(plan, total, scales, c)
+                partials[at] = self.of_sample(plan, sample, self.of_range, make, own.tobytes(), first is None)
+        return self._ended(plan, plan.sharing.met(partials), scales, c)
 
     def _ended(self, plan: Choices, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:
         """Return sums after the last steps: scales of rows or of the tensor, and C."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way, subnormals_flushed
+from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way, beside, subnormals_flushed
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, E5M2, FORMATS, ElementType, Format
@@ -77,6 +77,38 @@ def _step_twice(width: int, steps: int, codes: Matrix, format: ElementType) -> M
     return np.ascontiguousarray(codes[:, columns - width * (columns // width % steps == steps - 1)])
 
 
+def _fragments(change: Callable[[Matrix], Matrix], width: int, codes: Matrix, format: ElementType) -> Matrix:
+    """Return a matrix whose fragments, 16 rows by two runs of `width` columns, are changed; zeros fill up the last ones.
+
+    `change` gets axes of fragments, halves of 16 rows, 8 rows, fragments of K, two runs, `width` columns.
+    """
+    rows, columns = codes.shape
+    padded = np.pad(codes, ((0, -rows % 16), (0, -columns % (2 * width))))
+    parts = padded.reshape(len(padded) // 16, 2, 8, -1, 2, width)
+    return np.ascontiguousarray(change(parts).reshape(padded.shape)[:rows, :columns])
+
+
+def fragment_readings(width: int) -> Iterator[OperandReading]:
+    """Yield the confusions of the registers of a fragment, of which 16 bytes of a row hold `width` elements."""
+    changes = [
+        (
+            f"with the two inner registers of a matrix load exchanged, 8 rows for {width} columns",
+            lambda parts: parts.swapaxes(1, 4),
+        ),
+        (
+            f"with each {width} columns exchanged for the next, as if the two registers of B were exchanged",
+            lambda parts: parts[..., ::-1, :],
+        ),
+    ]
+    for says, change in changes:
+        yield OperandReading(says, Family.FRAGMENT, PTX["ldmatrix"], partial(_fragments, change, width), 2)
+    if width == 8:
+        turned = partial(_fragments, lambda parts: parts.swapaxes(2, 5), width)
+        yield OperandReading(
+            "with each tile of 8 x 8 transposed", Family.TRANSPOSED, PTX["ldmatrix, .trans"], turned, 2
+        )
+
+
 def exchanged(codes: Matrix) -> Matrix:
     """Return the two codes of each byte in reverse order."""
     if codes.shape[-1] % 2:
@@ -128,6 +160,7 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     for pattern in CHUNK_PATTERNS:
         name, source = f"with chunk c of row r for {words_of_chunks(*pattern)}", PTX["tensor swizzling modes"]
         found.append(OperandReading(name, Family.SWIZZLE, source, partial(swizzled, pattern), rank=2))
+    found += fragment_readings(128 // format.bits)
     if format.bits == 4:
         says = "with the two codes of a byte exchanged"
         found.append(OperandReading(says, Family.PACKING, PTX["cvt, e2m1x2"], lambda codes, row: exchanged(codes)))
@@ -135,6 +168,43 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
         says = f"with a part of K twice: the last {width} columns of every {width * steps} are those before them"
         found.append(OperandReading(says, Family.TAIL, PTX["mma, operands"], partial(_step_twice, width, steps), 2))
     return tuple(found)
+
+
+# ---- addends -----------------------------------------------------------------------------------------------------------
+
+
+def _apart(axis: int, apart: int, values: Matrix, format: ElementType) -> Matrix:
+    """Return values whose lines `apart` on an axis are exchanged; zeros are beyond the last line."""
+    extent = values.shape[axis]
+    if extent <= apart:
+        raise DoesNotApplyError
+    more = [(0, -extent % (2 * apart) if each == axis else 0) for each in range(values.ndim)]
+    padded = np.pad(values, more)
+    return np.take(padded, np.arange(extent) ^ apart, axis)
+
+
+def _beside(step: int, axis: int, values: Matrix, format: ElementType) -> Matrix:
+    return beside(step, values, axis)
+
+
+def _addends() -> Iterator[OperandReading]:
+    """Yield the places from which C is read, the right one first."""
+    yield AS_IT_IS
+    source, lines = PTX["ld.global"], ((1, "column"), (0, "row"))
+    for axis, line in lines:
+        for apart in (1, 2, 8):
+            says = f"so that {line}s {apart} apart are exchanged"
+            yield OperandReading(says, Family.ORDER, source, partial(_apart, axis, apart), 2)
+        for step, says in ((1, f"from the next {line}"), (-1, f"from the {line} before")):
+            yield OperandReading(says, Family.SHIFTED, source, partial(_beside, step, axis), 2)
+    yield OperandReading(
+        "from the first row for all", Family.SHIFTED, source, lambda c, format: c[:1].repeat(len(c), 0)
+    )
+    for says, change in (("as its transpose", _transposed), ("with rows for columns", _transposed_in_place)):
+        yield OperandReading(says, Family.TRANSPOSED, source, change, 2)
+
+
+ADDEND_READINGS = tuple(_addends())
 
 
 def words_of_chunks(width: int, count: int, shift: int) -> str:

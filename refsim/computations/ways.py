@@ -52,6 +52,7 @@ class Family(StrEnum):
     NAN = "NaN dropped or kept"
     TRANSPOSED = "transposed"
     SWIZZLE = "swizzle not undone"
+    FRAGMENT = "registers of a fragment exchanged"
     TAIL = "tail"
     PADS = "pads not written"
     SHIFTED = "off by one"

@@ -13,11 +13,18 @@ from refsim.computations.element_changes import RUNS_OF_CODES, halves_joined
 from refsim.computations.engine import Aspect, Computation
 from refsim.computations.integer_products import values_of, zero_causes, zero_ways
 from refsim.computations.products import PlainProduct
-from refsim.computations.reading import AS_IT_IS, OperandReading, exchanged, readings_of, scale_readings
+from refsim.computations.reading import (
+    AS_IT_IS,
+    OperandReading,
+    exchanged,
+    fragment_readings,
+    readings_of,
+    scale_readings,
+)
 from refsim.computations.scale_changes import SCALE_PLACES, SCALE_VALUES
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, rounded_to, worded
-from refsim.conversions import decode, encode
-from refsim.formats import BF16, F16, F32, ElementType, Format, Integer
+from refsim.conversions import CONVERSIONS, convert, decode, encode
+from refsim.formats import BF16, E4M3, F16, F32, ElementType, Format, Integer
 from refsim.sources import OCP_MX, TORCHAO, VLLM
 
 Matrix = NDArray[Any]
@@ -42,6 +49,12 @@ WEIGHINGS_OF_CODES = (
     ),
     Way("q - z * s", Family.SCALE_RULE, _LIBRARY, lambda q, s, z, to: q - z * s),
     Way("q * s - z", Family.ZERO_POINT, _LIBRARY, lambda q, s, z, to: q * s - z),
+    Way(
+        "(q - z) * s, rounded, times s again",
+        Family.SCALE_TWICE,
+        _LIBRARY,
+        lambda q, s, z, to: rounded_to((q - z) * s, to) * s,
+    ),
     Way("in bf16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: rounded_to((q - z) * s, BF16)),
     Way("in f16, then as it is used", _ROUNDING, _LIBRARY, lambda q, s, z, to: rounded_to((q - z) * s, F16)),
 )
@@ -88,6 +101,29 @@ def _orders_of(own: "WeightProduct") -> Iterator[Way]:
         turned = own.row.code_dtype.type(own.row.sign_mask or own.row.code_limit // 2)
         name = "with the highest bit turned: an offset for two's complement"
         yield Way(name, Family.ZERO_POINT, TORCHAO["packed weights"], lambda codes: codes ^ turned)
+
+
+def _readings_of(own: "WeightProduct") -> Iterator[OperandReading]:
+    """Yield the ways in which weights are read, also in the fragments of A's format, and decoded by a shorter rule."""
+    yield from readings_of(own.row)
+    used = own.product.formats[0]
+    if own.row.bits != used.bits:
+        yield from fragment_readings(128 // used.bits)
+    for policy, says in _DECODERS.items() if own.row is E4M3 else ():
+        row = CONVERSIONS[f"{policy}.bf16.e4m3"]
+        decoded = partial(_converted, row.name)
+        yield OperandReading(says, Family.FORMAT, row.source, decoded, format=BF16)
+
+
+_DECODERS = {
+    "mirage": "with zero, subnormal and NaN codes decoded by adding 120 to the exponent",
+    "marlin": "with NaN codes decoded to 480",
+}
+"""The names of shorter rules from E4M3 to bf16, and what they do."""
+
+
+def _converted(conversion: str, codes: Matrix, format: ElementType) -> Matrix:
+    return convert(conversion, codes)
 
 
 def _zeros(own: "WeightProduct") -> Iterator[Cause]:
@@ -157,12 +193,12 @@ class WeightProduct(Computation):
     work_of_plan, work_of_addend = 2.6e-3, 4e-9
     aspects = (
         Aspect("ordered", _orders_of, ORDERS_OF_CODES[0], says="weights are read {}"),
-        Aspect("weight_read", lambda own: readings_of(own.row), AS_IT_IS, says="weights are read {}"),
+        Aspect("weight_read", _readings_of, AS_IT_IS, says="weights are read {}"),
         Aspect(
             "scale_read",
             lambda own: (*scale_readings(), *SCALE_VALUES, *SCALE_CODES, *scale_changes.ROWS, *SCALE_PLACES),
             AS_IT_IS,
-            says="scales are read {}",
+            says="scales of B are read {}",
         ),
         Aspect("zero", _zeros, zero_ways(_LIBRARY, 4)[0]),
         Aspect("zero_place", ZERO_PLACES, says="zero points are read {}", when=lambda own, way: np.ptp(own.zeros) > 0),

@@ -113,6 +113,12 @@ class UnverifiedProfileWarning(UserWarning):
     """Warn that the arithmetic of this chip is not published: the result is a placeholder, not the chip's bits."""
 
 
+def warn_unverified(row: Profile) -> None:
+    """Warn the caller's caller where no bit model of a profile is published."""
+    if row.evidence.level is Level.UNVERIFIED:
+        warnings.warn(f"{row.name}: {row.evidence}", UnverifiedProfileWarning, stacklevel=4)
+
+
 @takes_arguments_of(call_asked_for)
 def mma(call: Call | SparseCall) -> NDArray[Any]:
     """Return D = A B^T + C with exactly the bits of a tensor core; K is chained ascending as instructions of that K do.
@@ -141,6 +147,5 @@ def mma(call: Call | SparseCall) -> NDArray[Any]:
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with
     UnverifiedProfileWarning where no bit model is published. Source: the profile's, `numerics.profile(...)`.
     """
-    if call.row.evidence.level is Level.UNVERIFIED:
-        warnings.warn(f"{call.row.name}: {call.row.evidence}", UnverifiedProfileWarning, stacklevel=3)
+    warn_unverified(call.row)
     return call.result()

@@ -6,20 +6,22 @@ is the first rounding, RNE_bf16(y1 + r) the second. The result is therefore not 
 beyond the batch and columns beyond K are zeros, which change no bit: an accumulator is never -0.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from refsim.conversions import CONVERSIONS, convert, round_bits
+from refsim.computations.accumulating import K_OF_MMA, Reduction, Sharing, adder_of
+from refsim.computations.products import ROUNDED_AGAIN, PlainProduct
+from refsim.computations.weights import WeightProduct
+from refsim.conversions import CONVERSIONS, convert, decode
 from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import is_whole, read_as_array
-from refsim.numerics import ieee, mma
-from refsim.sources import MIRAGE, PTX, Source
+from refsim.numerics import ieee
+from refsim.numerics.multiply import warn_unverified
+from refsim.numerics.profiles import profile
+from refsim.sources import MIRAGE, PTX
 from refsim.typed_arrays import typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
@@ -27,63 +29,9 @@ Floats = NDArray[np.float32]
 ReductionName = Literal["one_chain", "mirage_2_warps", "mirage_4_warps"]
 WeightDecoder = Literal["exact", "mirage", "marlin"]
 MAX_BATCH = 16
-STEP = 16  # K of one mma.m16n8k16
-PARTIAL_FORMATS = (F32, BF16)
 
 
-def _pairwise(partials: Floats) -> Floats:
-    """Return (p0 + p1) + (p2 + p3); an odd sum waits for the next level."""
-    level: list[Floats] = list(partials)
-    while len(level) > 1:
-        pairs = [ieee.add(level[at], level[at + 1]) for at in range(0, len(level) - 1, 2)]
-        level = pairs + level[len(level) - len(level) % 2 :]
-    return level[0]
-
-
-ORDERS: dict[str, Callable[[Floats], Floats]] = {
-    "from-zero": lambda partials: reduce(ieee.add, partials, np.zeros(partials.shape[1:], np.float32)),
-    "ascending": lambda partials: reduce(ieee.add, partials),
-    "pairwise": _pairwise,
-}
-"""((0 + p0) + p1) + p2, in which a lone -0 becomes +0; (p0 + p1) + p2; pairs."""
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How K is divided among chains of mma, and how the chains' sums are added: one entry for each kernel variant.
-
-    K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles /
-    splits) tiles, the last chains fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or
-    rounded to bf16 (`partial_format`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A
-    chain without a tile counts as +0. With one chain, its sum is written without any addition. Two splits of 5 tiles of
-    64: columns 0..191 make the first sum, 192..319 the second.
-    """
-
-    name: str
-    splits: int
-    tile: int
-    source: Source
-    in_turn: bool = False
-    partial_format: str | Format = F32
-    order: str = "ascending"
-
-    def __post_init__(self) -> None:
-        """Raise RefsimError for wrong numbers of columns, formats or orders."""
-        if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
-            what = f"{self.splits} splits of tiles of {self.tile} columns"
-            rule = f"1 split or more, a tile of {STEP} columns or a multiple"
-            raise RefsimError("bad-value", what, where=self.name, rule=rule)
-        check_named("partial format", self.partial_format, [row.name for row in PARTIAL_FORMATS], where=self.name)
-        check_named("summation order", self.order, ORDERS, where=self.name)
-
-    def chain_of(self, columns: int) -> NDArray[np.int64]:
-        """Return the chain, 0 to splits - 1, that takes each column of K."""
-        tile = np.arange(columns) // self.tile
-        tiles = -(-columns // self.tile)
-        return tile % self.splits if self.in_turn else tile // max(1, -(-tiles // self.splits))
-
-
-ONE_CHAIN = Reduction("one_chain", 1, STEP, PTX["mma.m16n8k16, chained through its accumulator"])
+ONE_CHAIN = Reduction("one_chain", 1, K_OF_MMA, PTX["mma.m16n8k16, chained through its accumulator"])
 _WARPS = MIRAGE["linear_kernel, reduction over NUM_WARPS_K: each warp a part of every tile of 128"]
 _TWO_WARPS = Reduction("mirage_2_warps", 2, 64, _WARPS, True, "bf16", "from-zero")
 _FOUR_WARPS = Reduction("mirage_4_warps", 4, 32, _WARPS, True, "bf16", "from-zero")
@@ -119,11 +67,19 @@ def linear(
     r = None if residual is None else _matrix("residual", residual, BF16)
     if r is not None and r.shape != (len(x), len(w)):
         raise RefsimError("bad-shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")
-    row = reduction_named(reduction)
-    partials = _partials(x, w, row, target)
-    total = partials[0] if row.splits == 1 else ORDERS[row.order](partials)
-    y = round_bits(total, BF16).astype(np.uint16)
-    return typed(y if r is None else np.asarray(ieee.add(y, r)), BF16, dtype)
+    layer = product_of(x, w, r, reduction_named(reduction), target)
+    return typed(layer.codes(layer.usual), BF16, dtype)
+
+
+def product_of(x: Codes, w: Codes, residual: Codes | None, reduction: Reduction, target: str) -> PlainProduct:
+    """Return Y = X W^T + R of `linear`, bf16 codes, as a computation."""
+    mma = profile(target, "mma.sync", BF16, BF16, F32, K_OF_MMA)
+    c = None if residual is None else decode(residual, BF16, np.float32)
+    warn_unverified(mma)
+    shared = Sharing(reduction, reduction.order, format_named(reduction.partial_format))
+    adder = adder_of(mma, (BF16, BF16), K_OF_MMA)
+    sums: dict[str, Any] = {"c": c, "a_scales": None, "b_scales": None, "group": x.shape[1], "format": BF16}
+    return PlainProduct(x, w, (BF16, BF16), **sums, chain=adder, shared=shared, enters=ROUNDED_AGAIN)
 
 
 def linear_fp8_weight(
@@ -151,6 +107,26 @@ def linear_fp8_weight(
     return linear(x, v, residual, target=target, reduction=reduction, dtype=dtype)
 
 
+def weight_product_of(
+    x: Codes,
+    w: Codes,
+    scales: Codes,
+    residual: Codes | None,
+    group: tuple[int, int],
+    decode_by: WeightDecoder,
+    reduction: Reduction,
+    target: str,
+) -> WeightProduct:
+    """Return `linear_fp8_weight` as a computation, whose causes include the other decoders; arguments as for that."""
+    product = product_of(x, np.zeros(w.shape, BF16.code_dtype), residual, reduction, target)
+    rows, columns = group
+    spread = decode(scales, BF16, np.float32)[np.arange(len(w)) // rows]
+    is_exact = decode_by == "exact"
+    codes = w if is_exact else convert(f"{_decoder(decode_by)}.bf16.e4m3", w)
+    zeros, row = np.zeros_like(spread), E4M3 if is_exact else BF16
+    return WeightProduct(product, codes, row, spread, zeros, min(columns, w.shape[1]))
+
+
 def weights(
     w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: WeightDecoder = "exact"
 ) -> NDArray[np.uint16]:
@@ -171,24 +147,6 @@ def weights(
 def reduction_named(name: ReductionName | Reduction) -> Reduction:
     """Return the reduction of a name, or the given `Reduction`; raise with the nearest name for an unknown one."""
     return name if isinstance(name, Reduction) else named("reduction", name, REDUCTIONS)
-
-
-def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
-    """Return the sum of each chain, shape (splits, batch, output); a chain without a tile is +0."""
-    padding = ((0, 0), (0, -x.shape[1] % STEP))
-    x, w = np.pad(x, padding), np.pad(w, padding)
-    chain = row.chain_of(x.shape[1])
-    start = np.zeros((x.shape[0], w.shape[0]), np.float32)
-    partials = np.zeros((row.splits, *start.shape), np.float32)
-    for at in range(row.splits):
-        mine = chain == at
-        if mine.any():
-            partials[at] = mma(
-                x[:, mine], w[:, mine], start, unit="mma.sync", a_format=BF16, b_format=BF16, target=target, k=STEP
-            )
-    if format_named(row.partial_format) is BF16 and row.splits > 1:
-        partials = (round_bits(partials, BF16).astype(np.uint32) << 16).view(np.float32)
-    return partials
 
 
 def _decoder(policy: str) -> str:

@@ -8,12 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.computations.accumulating import Reduction
 from refsim.conversions import CONVERSIONS, decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3
 from refsim.layouts import fragment, scale_layout
-from refsim.numerics import mma
-from refsim.oracles.linear_layers import ONE_CHAIN, REDUCTIONS, Reduction, ReductionName, WeightDecoder, weights
+from refsim.numerics import UnverifiedProfileWarning, mma
+from refsim.oracles.linear_layers import ONE_CHAIN, REDUCTIONS, ReductionName, WeightDecoder, weights
 from refsim.sources import PTX
 
 Codes = NDArray[np.unsignedinteger]
@@ -39,6 +40,11 @@ def test_linear_is_a_product_and_a_residual() -> None:
     assert decode(oracles.linear(x, w), "bf16").tolist() == [[1, 2, -1], [3, 4, -1]]
     r = bf16([[0.5, 0, 0], [0, 0, 1]])
     assert decode(oracles.linear(x, w, r), "bf16").tolist() == [[1.5, 2, -1], [3, 4, 0]]
+
+
+def test_a_chip_without_published_arithmetic_is_warned_of() -> None:
+    with pytest.warns(UnverifiedProfileWarning, match=r"sm_103 mma\.sync"):
+        assert oracles.linear(bf16([[1]]), bf16([[2]]), target="sm_103a")[0, 0] == TWO
 
 
 def test_residual_meets_a_sum_that_is_rounded_already() -> None:
