@@ -4,9 +4,8 @@ A problem says one entry of a kernel, the shape, how the operands lie in memory 
 lie NaNs where the kernel must not look, between the rows of Y bytes that it must leave alone; all of it is checked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.computations.accumulating import Reduction
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs
-from refsim.oracles.linear_layers import Reduction
+from refsim.oracles.linear_layers import product_of
 from refsim.reference import linear_layers as slow
 from refsim.sources import Publication
 from refsim.testing.kernel_files import load_kernel_file
@@ -219,8 +219,8 @@ def run_entry(launcher: Launcher, problem: Any, entry: Entry, operands: list[Any
     }
 
 
-def outputs_of(y: Codes, problem: Any, entry: Entry) -> Outputs:
-    """Y as the oracle has it, nothing between its rows, and counters that are ready for the next launch."""
+def outputs_of(y: Any, problem: Any, entry: Entry) -> Outputs:
+    """Y as the oracle or the computation has it, nothing between its rows, and counters that are ready for the next launch."""
     counters = -(-problem.output // entry.output_tile) if entry.over_blocks else 0
     gap = np.zeros((problem.batch, problem.place.gap), np.uint8)
     return {"y": y, "gap": gap, "arrivals": np.zeros(counters, np.uint32)}
@@ -244,17 +244,30 @@ def run_linear(launcher: Launcher, problem: Linear) -> Outputs:
     return run_entry(launcher, problem, entry, operands, [])
 
 
-def linear(problem: Linear, target: str, chains: tuple[int, ...] | None = None) -> Outputs:
-    """What the kernel writes, or would write if only some of its `chains` were summed."""
-    entry = LINEAR_ENTRIES[problem.entry]
-    row = entry.reduction(problem.blocks)
-    x = problem.x.codes("bf16", problem.batch, problem.reduction)
+def codes_of(problem: Any) -> tuple[Codes, Codes | None]:
+    """X, and R or None."""
+    residual = None if problem.r is None else problem.r.codes("bf16", problem.batch, problem.output)
+    return problem.x.codes("bf16", problem.batch, problem.reduction), residual
+
+
+def linear(problem: Linear, target: str) -> Outputs:
+    """What the kernel writes."""
+    entry, (x, r) = LINEAR_ENTRIES[problem.entry], codes_of(problem)
     w = problem.w.codes("bf16", problem.output, problem.reduction)
-    r = None if problem.r is None else problem.r.codes("bf16", problem.batch, problem.output)
-    if chains is not None:
-        chain = row.chain_of(problem.reduction)
-        x = np.where(np.isin(chain, [at % row.splits for at in chains]), x, np.uint16(0))
-    return outputs_of(oracles.linear(x, w, r, target=target, reduction=row), problem, entry)
+    y = oracles.linear(x, w, r, target=target, reduction=entry.reduction(problem.blocks))
+    return outputs_of(y, problem, entry)
+
+
+def computed(problem: Linear, target: str) -> Outputs:
+    """What the causes of a failing case are choices of."""
+    entry, (x, r) = LINEAR_ENTRIES[problem.entry], codes_of(problem)
+    w = problem.w.codes("bf16", problem.output, problem.reduction)
+    layer = product_of(x, w, r, entry.reduction(problem.blocks), target).reading(**INPUTS, b_read="w")
+    return outputs_of(layer, problem, entry)
+
+
+INPUTS = {"a_read": "x", "c_read": "r", "accumuland": "r"}
+"""What aspects of a product read, by the names of the kernel."""
 
 
 def output_of(problem: Any, entry: Entry, target: str, at: tuple[int, ...], w: list[int]) -> int | None:
@@ -272,17 +285,6 @@ def by_definition(problem: Linear, target: str, name: str, at: tuple[int, ...]) 
         return None
     w = problem.w.codes("bf16", problem.output, problem.reduction)[at[1]].tolist()
     return output_of(problem, LINEAR_ENTRIES[problem.entry], target, at, w)
-
-
-def without_residual(problem: Linear, target: str) -> Outputs:
-    return linear(replace(problem, r=None, place=replace(problem.place, in_place=False)), target)
-
-
-LINEAR_MISTAKES: dict[str, Callable[..., Outputs]] = {
-    "the residual was not added": without_residual,
-    "only the first split of the reduction counts": partial(linear, chains=(0,)),
-    "only the last split of the reduction counts": partial(linear, chains=(-1,)),
-}
 
 
 def placements() -> st.SearchStrategy[Placement]:
@@ -365,7 +367,7 @@ LINEAR = Kernel(
     corpus=_linear_corpus(),
     run=run_linear,
     oracle=linear,
-    suspects=LINEAR_MISTAKES,
+    computes=computed,
     definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix",),

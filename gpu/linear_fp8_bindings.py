@@ -5,8 +5,8 @@ What a problem has in common with the layer in bf16 (entries, placement, launch)
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from refsim import oracles
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
+from refsim.oracles.linear_layers import weight_product_of
 from refsim.reference.linear_layers import weight
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
@@ -94,27 +95,24 @@ def run_linear_fp8_weight(launcher: Launcher, problem: LinearFp8Weight) -> Outpu
     return bf16.run_entry(launcher, problem, entry, operands, groups)
 
 
-def linear_fp8_weight(
-    problem: LinearFp8Weight,
-    target: str,
-    *,
-    decode: str | None = None,
-    weights: Callable[[Codes], Codes] = np.asarray,
-    scales: Callable[[Codes], Codes] = np.asarray,
-) -> Outputs:
-    """What the kernel writes, or would write with another decoder, other weights or other scales."""
-    entry = ENTRIES[problem.entry]
-    y = oracles.linear_fp8_weight(
-        problem.x.codes("bf16", problem.batch, problem.reduction),
-        weights(problem.w.codes("e4m3", problem.output, problem.reduction)),
-        scales(problem.scales.codes("bf16", *problem.grid)),
-        None if problem.r is None else problem.r.codes("bf16", problem.batch, problem.output),
-        group=(problem.wb_n, problem.wb_k),
-        decode=decode or entry.decode,
-        target=target,
-        reduction=entry.reduction(problem.blocks),
-    )
+def linear_fp8_weight(problem: LinearFp8Weight, target: str, weights: Codes | None = None) -> Outputs:
+    """What the kernel writes, or would write with other weights."""
+    entry, (x, r) = ENTRIES[problem.entry], bf16.codes_of(problem)
+    w = problem.w.codes("e4m3", problem.output, problem.reduction) if weights is None else weights
+    scales, group = problem.scales.codes("bf16", *problem.grid), (problem.wb_n, problem.wb_k)
+    how: dict[str, Any] = {"target": target, "reduction": entry.reduction(problem.blocks), "decode": entry.decode}
+    y = oracles.linear_fp8_weight(x, w, scales, r, group=group, **how)
     return bf16.outputs_of(y, problem, entry)
+
+
+def computed(problem: LinearFp8Weight, target: str) -> Outputs:
+    """What the causes of a failing case are choices of."""
+    entry, (x, r) = ENTRIES[problem.entry], bf16.codes_of(problem)
+    w = problem.w.codes("e4m3", problem.output, problem.reduction)
+    scales, group = problem.scales.codes("bf16", *problem.grid), (problem.wb_n, problem.wb_k)
+    layer = weight_product_of(x, w, scales, r, group, entry.decode, entry.reduction(problem.blocks), target)
+    layer.product.reading(**bf16.INPUTS)
+    return bf16.outputs_of(layer.reading(ordered="w", weight_read="w", scale_read="scales"), problem, entry)
 
 
 def by_definition(problem: LinearFp8Weight, target: str, name: str, at: tuple[int, ...]) -> int | None:
@@ -130,22 +128,11 @@ def by_definition(problem: LinearFp8Weight, target: str, name: str, at: tuple[in
 
 def read_in_order(problem: LinearFp8Weight, target: str) -> Outputs:
     """What comes out if the shuffled weights are taken for weights in their places."""
-    return linear_fp8_weight(
-        problem, target, weights=lambda codes: shuffled(problem, codes)[: codes.shape[0], : codes.shape[1]]
-    )
+    w = problem.w.codes("e4m3", problem.output, problem.reduction)
+    return linear_fp8_weight(problem, target, shuffled(problem, w)[: w.shape[0], : w.shape[1]])
 
 
-MISTAKES: dict[str, Callable[..., Outputs]] = {
-    "zero, subnormal and NaN codes decoded by adding 120 to the exponent": partial(linear_fp8_weight, decode="mirage"),
-    "NaN codes decoded to 480": partial(linear_fp8_weight, decode="marlin"),
-    "shuffled weights read as if they were in order": read_in_order,
-    "every group scaled as the first of its row": partial(
-        linear_fp8_weight, scales=lambda scales: np.repeat(scales[:, :1], scales.shape[1], axis=1)
-    ),
-    "every row of groups scaled as the first": partial(
-        linear_fp8_weight, scales=lambda scales: np.repeat(scales[:1], scales.shape[0], axis=0)
-    ),
-}
+MISTAKES: dict[str, Callable[..., Outputs]] = {"shuffled weights read as if they were in order": read_in_order}
 
 
 @st.composite
@@ -197,6 +184,7 @@ LINEAR_FP8_WEIGHT = Kernel(
     run=run_linear_fp8_weight,
     oracle=linear_fp8_weight,
     suspects=MISTAKES,
+    computes=computed,
     definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix", "ld.shared.v2.b32"),

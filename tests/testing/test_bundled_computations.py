@@ -7,7 +7,16 @@ from refsim.compare.code_line import codes_of
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 from refsim.testing.suspects.budget import Budget
 
-FILES = ("group_quantize_bindings", "block_scale", "gemm_1d2d", "block_scaled_matmul", "attention", "row_functions")
+FILES = (
+    "group_quantize_bindings",
+    "block_scale",
+    "gemm_1d2d",
+    "block_scaled_matmul",
+    "attention",
+    "row_functions",
+    "linear_bindings",
+    "linear_fp8_bindings",
+)
 KERNELS = [each for name in FILES for each in load_kernel_file(bundled_kernels(f"{name}.py")).KERNELS]
 COMPUTED = {each.name: each for each in KERNELS if each.computes is not None}
 MOST, TAKEN = 1 << 14, 12
