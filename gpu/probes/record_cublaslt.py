@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from record_conversions import record_one, sha256, store
 
+from refsim.computations.scale_changes import BLOCK
 from refsim.formats import BF16, F32
 from refsim.oracles.cublaslt import BLOCKWISE
-from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.silicon import cublaslt_probe as probe
 from refsim.silicon.cublaslt_probe import CublasltCase, CublasltMode
 

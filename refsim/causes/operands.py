@@ -11,6 +11,7 @@ from refsim.computations.block_scaled import BlockScaledProduct, usual_adder
 from refsim.computations.grouped import GroupedProduct
 from refsim.computations.integer_products import IntegerProduct, Whole
 from refsim.computations.products import PlainProduct
+from refsim.computations.scale_changes import BLOCK
 from refsim.computations.ways import Codes
 from refsim.computations.weights import WeightProduct
 from refsim.conversions import decode
@@ -36,7 +37,6 @@ from refsim.numerics.calls import codes_and_format
 from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
 from refsim.numerics.rows import Profile, Unit
 from refsim.oracles.block_scaled import ScaleForm, side, start_of
-from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import (

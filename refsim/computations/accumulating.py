@@ -25,7 +25,6 @@ from refsim.numerics import exact_product, fma_product, ieee
 from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
-from refsim.oracles.gemm_1d2d import PROMOTIONS
 from refsim.sources import CUBLAS, DEEPGEMM, IEEE754, MMA_SIM, PTX, TRANSFORMER_ENGINE, Source
 
 Floats = NDArray[np.float32]
@@ -125,6 +124,13 @@ class Promotion(Way):
     families = staticmethod(_promoted_otherwise)
 
 
+PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
+    "scale_product": lambda product, a, b, total: ieee.fma(ieee.mul(a, b), product, total),
+    "a_then_b": lambda product, a, b, total: ieee.fma(ieee.mul(product, a), b, total),
+    "b_then_a": lambda product, a, b, total: ieee.fma(ieee.mul(product, b), a, total),
+}
+
+
 def _apart(order: str) -> Callable[[Floats, Floats, Floats, Floats], Floats]:
     """Return the promotion with these factors and without fma: the product is rounded before it is added."""
 
@@ -151,6 +157,7 @@ def _promotions(said: str, is_fused: bool) -> Iterator[Promotion]:
 
 
 PROMOTION_ROWS = (*_promotions("by fma", True), *_promotions("by mul and add", False))
+PROMOTION_OF = {each.order: each for each in PROMOTION_ROWS if each.is_fused}
 
 
 # ---- in how many ranges --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,7 @@ _OF_C = "the chain begins with C", "C is added to the sum", "C is added to the o
 ACCUMULANDS = worded(Family.ACCUMULAND, PTX["mma: D = A B + C"], *_OF_C, usual_rank=1)
 FIRST, LAST, ROUNDED_AGAIN, NOWHERE = ACCUMULANDS
 LARGEST = 1 << 12  # the most elements of a sample whose sums are remembered
+TILE_SIDE, SUMS_AT_ONCE = 1 << 10, 1 << 22  # lines of D, and sums of intervals, that are computed together
 READ_ASPECTS = (
     Aspect("a_read", lambda own: readings_of(own.formats[0]), AS_IT_IS, says="A is read {}"),
     Aspect("b_read", lambda own: readings_of_b(*map(readings_of, own.formats)), AS_IT_IS, says="B is read {}"),
@@ -163,13 +165,23 @@ class PlainProduct(ProductOverK):
         """Return the float32 sums before they are written; those of small samples are remembered."""
         return self.of_sample(plan, sample, self.of_sums, lambda: self._total(plan, sample))  # type: ignore[no-any-return]
 
+    def totals(self, plan: Choices) -> Floats:
+        """Return all float32 sums of a plan, in tiles of bounded memory."""
+        total = np.empty(self.shape, np.float32)
+        for rows, columns in product(*(range(0, extent, TILE_SIDE) for extent in self.shape)):
+            tile = slice(rows, rows + TILE_SIDE), slice(columns, columns + TILE_SIDE)
+            sample = np.arange(self.shape[0])[tile[0]], np.arange(self.shape[1])[tile[1]]
+            total[tile] = self._total(plan, sample)
+        return total
+
     def _total(self, plan: Choices, sample: Sample | None, end: int | None = None) -> Floats:
         """Return the float32 sums of a plan over the columns of K before `end`."""
         rows, cols = (slice(None), slice(None)) if sample is None else sample
         sides = [side_read(plan, 0, self.a, self.formats[0])[rows], side_read(plan, 1, self.b, self.formats[1])[cols]]
         formats = formats_read(plan, self.formats)
         columns = kept_columns(self.a.shape[1], plan.tail)[:end]
-        sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
+        if len(columns) < self.a.shape[1]:
+            sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
         scales = [self._scales(plan, at, part) for at, part in enumerate((rows, cols))]
         chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
         c = None if self.c is None else plan.c_read.read(self.c, F32)[0][rows][:, cols]
@@ -182,8 +194,9 @@ class PlainProduct(ProductOverK):
         for at, number in enumerate(counted):
             mine = chain == number
             if mine.any():
+                held = sides if mine.all() else [side[:, mine] for side in sides]
                 own, first = columns[mine], begins if number == 0 else None
-                of_range = _Range(sides[0][:, mine], sides[1][:, mine], scales, own // self.group, self.blocks)
+                of_range = _Range(held[0], held[1], scales, own // self.group, self.blocks)
                 make = partial(of_range.sum, plan, formats, first)
                 partials[at] = self.of_sample(plan, sample, self.of_range, make, own.tobytes(), first is None)
         return self._ended(plan, plan.sharing.met(partials), scales, c)
@@ -248,14 +261,12 @@ class _Range:
         missing = -columns % interval
         padded = (np.pad(side, ((0, 0), (0, missing))) for side in (self.a, self.b))
         parts = [side.reshape(len(side), -1, interval).swapaxes(0, 1) for side in padded]
-        sums = plan.adder.sum(parts[0], parts[1], None, formats)
-        total = np.zeros(sums.shape[1:], np.float32) if c is None else c
-        order = range(len(sums))
-        for at in reversed(order) if plan.descends else order:
+        total = np.zeros((len(self.a), len(self.b)), np.float32) if c is None else c
+        for at, chain in _chains(plan, parts, formats):
             if self.blocks > 1:
-                total = self._promoted(plan, sums[at], at * interval, min((at + 1) * interval, columns), total)
+                total = self._promoted(plan, chain, at * interval, min((at + 1) * interval, columns), total)
             else:
-                total = ieee.add(total, sums[at])
+                total = ieee.add(total, chain)
             total = plan.running.kept(np.asarray(total, np.float32))
         return np.asarray(total, np.float32)
 
@@ -268,6 +279,18 @@ class _Range:
         before = [int(self.block_of[0]) * restarts for restarts in plan.counted_from.apply]
         a, b = self.scales[0][:, block[0] - before[0], None], self.scales[1][None, :, block[0] - before[1]]
         return plan.promotion.apply(product, a, b, total)  # type: ignore[no-any-return]
+
+
+def _chains(
+    plan: Choices, parts: list[Matrix], formats: tuple[ElementType, ElementType]
+) -> Iterator[tuple[int, Floats]]:
+    """Yield the number and the sum of each interval in the order of the plan, several computed together."""
+    count, together = len(parts[0]), max(1, SUMS_AT_ONCE // max(1, parts[0].shape[1] * parts[1].shape[1]))
+    firsts = range(0, count, together)
+    for first in reversed(firsts) if plan.descends else firsts:
+        some = slice(first, first + together)
+        found = list(enumerate(plan.adder.sum(parts[0][some], parts[1][some], None, formats), first))
+        yield from reversed(found) if plan.descends else found
 
 
 def _chunks_reversed(codes: Matrix, step: int) -> Matrix:

@@ -90,23 +90,16 @@ def _fragments(change: Callable[[Matrix], Matrix], width: int, codes: Matrix, fo
 
 def fragment_readings(width: int) -> Iterator[OperandReading]:
     """Yield the confusions of the registers of a fragment, of which 16 bytes of a row hold `width` elements."""
-    changes = [
-        (
-            f"with the two inner registers of a matrix load exchanged, 8 rows for {width} columns",
-            lambda parts: parts.swapaxes(1, 4),
-        ),
-        (
-            f"with each {width} columns exchanged for the next, as if the two registers of B were exchanged",
-            lambda parts: parts[..., ::-1, :],
-        ),
+    inner = f"with the two inner registers of a matrix load exchanged, 8 rows for {width} columns"
+    pairs = f"with each {width} columns exchanged for the next, as if the two registers of B were exchanged"
+    of_tile = "with each tile of 8 x 8 transposed"
+    changes: list[tuple[str, Family, Any]] = [
+        (inner, Family.FRAGMENT, lambda parts: parts.swapaxes(1, 4)),
+        (pairs, Family.FRAGMENT, lambda parts: parts[..., ::-1, :]),
+        (of_tile, Family.TRANSPOSED, lambda parts: parts.swapaxes(2, 5)),
     ]
-    for says, change in changes:
-        yield OperandReading(says, Family.FRAGMENT, PTX["ldmatrix"], partial(_fragments, change, width), 2)
-    if width == 8:
-        turned = partial(_fragments, lambda parts: parts.swapaxes(2, 5), width)
-        yield OperandReading(
-            "with each tile of 8 x 8 transposed", Family.TRANSPOSED, PTX["ldmatrix, .trans"], turned, 2
-        )
+    for says, family, change in changes[: 3 if width == 8 else 2]:
+        yield OperandReading(says, family, PTX["ldmatrix"], partial(_fragments, change, width), 2)
 
 
 def exchanged(codes: Matrix) -> Matrix:
@@ -183,7 +176,7 @@ def _apart(axis: int, apart: int, values: Matrix, format: ElementType) -> Matrix
     return np.take(padded, np.arange(extent) ^ apart, axis)
 
 
-def _beside(step: int, axis: int, values: Matrix, format: ElementType) -> Matrix:
+def _on(step: int, axis: int, values: Matrix, format: ElementType) -> Matrix:
     return beside(step, values, axis)
 
 
@@ -196,10 +189,9 @@ def _addends() -> Iterator[OperandReading]:
             says = f"so that {line}s {apart} apart are exchanged"
             yield OperandReading(says, Family.ORDER, source, partial(_apart, axis, apart), 2)
         for step, says in ((1, f"from the next {line}"), (-1, f"from the {line} before")):
-            yield OperandReading(says, Family.SHIFTED, source, partial(_beside, step, axis), 2)
-    yield OperandReading(
-        "from the first row for all", Family.SHIFTED, source, lambda c, format: c[:1].repeat(len(c), 0)
-    )
+            yield OperandReading(says, Family.SHIFTED, source, partial(_on, step, axis), 2)
+    says = "from the first row for all"
+    yield OperandReading(says, Family.SHIFTED, source, lambda c, format: c[:1].repeat(len(c), 0))
     for says, change in (("as its transpose", _transposed), ("with rows for columns", _transposed_in_place)):
         yield OperandReading(says, Family.TRANSPOSED, source, change, 2)
 

@@ -11,11 +11,11 @@ from refsim.computations.reading import OperandReading
 from refsim.computations.ways import DoesNotApplyError, Family, beside, rounded_to
 from refsim.formats import BF16, E8M0, F16, ElementType
 from refsim.layouts import scale_layout
-from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.sources import CUBLAS, DEEPGEMM, OCP_MX, PTX
 
 Scales = NDArray[Any]
 Place = Callable[..., tuple[Any, Any]]
+BLOCK = 128  # columns of K that share a float32 scale; rows too where scales are by blocks
 TILE_ROWS, TILE_BLOCKS = 128, 4
 """Rows and blocks of K of one tile of shuffled scales."""
 TILES = scale_layout("nvidia_128x4")

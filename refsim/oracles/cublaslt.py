@@ -13,22 +13,21 @@ ascending order, before the scales of tensor-wise scaling. The library's heurist
 records, for each version and chip, the shapes where S is 1 and the shapes from which S follows.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from refsim.computations.scale_changes import BLOCK
 from refsim.conversions import round_bits
 from refsim.errors import Kind, RefsimError, check_named
 from refsim.evidence import Evidence, Level, Run
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole
-from refsim.numerics import ieee, mma
-from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d, picked_indices
+from refsim.oracles.gemm_1d2d import OUT_FORMATS, in_ranges, picked_indices, promoted, wgmma_product
 from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import native, typed, with_format
 
@@ -37,12 +36,10 @@ Codes = NDArray[np.uint8]
 Picked = ArrayLike | None
 CublasltScaling = Literal["tensor", "blockwise"]
 CublasltAccumulation = Literal["fast", "slow"]
-HOPPER = "sm_90a"
 TENSOR_WISE: CublasltScaling = "tensor"
 BLOCKWISE: CublasltScaling = "blockwise"
 SCALINGS = (TENSOR_WISE, BLOCKWISE)
 NAN_CODE = 0x7F  # the NaN of E4M3, without its sign
-TILE_SIDE = 1 << 10  # rows and columns of D that are computed together, which bounds memory
 Extent = tuple[int, int, int]
 
 
@@ -193,42 +190,20 @@ def computed(
 
     `CUBLASLT_REGIONS` records where the library computes this.
     """
-    unit, blocks = RANGE_BLOCKS[scaling], ceil(a.shape[1] / BLOCK)
-    width = ceil(ceil(blocks / splits) / unit) * unit
-    parts = []
-    for first in range(0, blocks, width):
-        some, codes = slice(first, first + width), slice(first * BLOCK, (first + width) * BLOCK)
-        if scaling == BLOCKWISE:
-            parts.append(fp8_gemm_1d2d(a[:, codes], b[:, codes], by_row[:, some], by_column[:, some], out=F32))
-        else:
-            parts.append(TENSOR_SUMS[accumulation](a[:, codes], b[:, codes]))
-    total = reduce(ieee.add, parts)
-    if scaling != BLOCKWISE:
-        total = ieee.mul(ieee.mul(by_row, by_column), total)
+    shared = in_ranges(a.shape[1], BLOCK * RANGE_BLOCKS[scaling], splits)
+    if scaling == BLOCKWISE:
+        total = promoted((a, b), (E4M3, E4M3), (by_row, by_column), shared)
+    else:
+        scales = by_row.repeat(len(a), 0), by_column.repeat(len(b), 0)
+        interval = 0 if accumulation == FAST else BLOCK
+        product = replace(wgmma_product((a, b), (E4M3, E4M3), scales), interval=interval, shared=shared)
+        total = product.totals(product.usual)
     return total if format_named(out) is F32 else round_bits(total, BF16).astype(BF16.code_dtype)
 
 
-def _fast(a: Codes, b: Codes) -> Floats:
-    """Return one chain over all of K; the tensor core keeps 14 bits of every intermediate sum."""
-    total = np.zeros((len(a), len(b)), np.float32)
-    a, b = (np.pad(side, ((0, 0), (0, -side.shape[1] % WGMMA_K))) for side in (a, b))
-    for top in range(0, len(a), TILE_SIDE):
-        for left in range(0, len(b), TILE_SIDE):
-            tile = slice(top, top + TILE_SIDE), slice(left, left + TILE_SIDE)
-            total[tile] = mma(
-                a[tile[0]], b[tile[1]], unit="wgmma", a_format=E4M3, b_format=E4M3, target=HOPPER, k=WGMMA_K
-            )
-    return total
-
-
-def _slow(a: Codes, b: Codes) -> Floats:
-    """Return the blocks' chains added in float32: a promotion by scales of one, whose fma rounds once like the sum."""
-    ones = (np.ones((len(side), ceil(a.shape[1] / BLOCK)), np.float32) for side in (a, b))
-    return np.asarray(fp8_gemm_1d2d(a, b, *ones, out=F32), np.float32)
-
-
-TENSOR_SUMS: dict[str, Callable[[Codes, Codes], Floats]] = {"fast": _fast, "slow": _slow}
-ACCUMULATIONS = tuple(TENSOR_SUMS)
+FAST: CublasltAccumulation = "fast"
+SLOW: CublasltAccumulation = "slow"
+ACCUMULATIONS = (FAST, SLOW)
 RANGE_BLOCKS: dict[str, int] = {TENSOR_WISE: 1, BLOCKWISE: 4}
 """Every range of K except the last holds a multiple of so many blocks."""
 

@@ -18,55 +18,43 @@ rows are used. Unused rows (-1) pad each expert's contiguous rows to whole block
 block's first row.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from refsim.computations.accumulating import PROMOTION_OF, Reduction, Sharing, adder_of
+from refsim.computations.products import PlainProduct
+from refsim.computations.scale_changes import BLOCK
 from refsim.conversions import round_bits
 from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole, whole
-from refsim.numerics import ieee, mma
+from refsim.numerics.multiply import warn_unverified
+from refsim.numerics.profiles import profile
 from refsim.scaling.quantizing import scale_values
+from refsim.sources import DEEPGEMM
 from refsim.typed_arrays import typed, with_format
 
 Floats = NDArray[np.float32]
 Picked = ArrayLike | None
 Promotion = Literal["scale_product", "a_then_b", "b_then_a"]
-BLOCK = 128  # columns of K that share a scale; rows too where scales are by blocks
 WGMMA_K = 32  # K of one wgmma
 OUT_FORMATS = (BF16, F32)
-PRODUCTS_AT_ONCE = 1 << 22  # outputs times blocks of P that are computed together
 GROUP_ROWS = 128  # rows of one tile: DeepGEMM's alignment of the contiguous layout
 NOBODY = -1
 _MOST_ROWS = 1 << 31
 RULE = "DeepGEMM: the first row of a block selects the expert for the whole block"
 
 
-PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
-    "scale_product": lambda product, a, b, total: ieee.fma(ieee.mul(a, b), product, total),
-    "a_then_b": lambda product, a, b, total: ieee.fma(ieee.mul(product, a), b, total),
-    "b_then_a": lambda product, a, b, total: ieee.fma(ieee.mul(product, b), a, total),
-}
-
-
 @dataclass(frozen=True)
 class _Side:
-    """The rows of an operand: codes (rows, T, 128), zeros beyond its `k` columns, and a scale for each row and block
-    (rows, T)."""
+    """The rows of an operand: codes (rows, K), and a scale for each row and block (rows, T)."""
 
     codes: NDArray[np.uint8]
     scales: Floats
     format: Format
-    k: int
-
-    def rows(self, part: Any) -> "_Side":
-        """Return a part of the rows as an operand."""
-        return replace(self, codes=self.codes[part], scales=self.scales[part])
 
 
 @dataclass(frozen=True)
@@ -239,7 +227,7 @@ def _with_own_format(codes: NDArray[Any], format: str | Format | None, name: str
 
 
 def _order(promotion: str, splits: int, target: str) -> _Order:
-    check_named("promotion", promotion, PROMOTIONS)
+    check_named("promotion", promotion, PROMOTION_OF)
     if not is_whole(splits, 1):
         raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")
     return _Order(str(promotion), int(splits), target)
@@ -261,9 +249,7 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
         raise RefsimError("bad-shape", what, where=where, rule=f"{by_row} by row, or {by_block} by {BLOCK} rows")
     wanted = picked_indices("row" if name == "a" else "col", picked, len(array))
     mine = factors[wanted if factors.shape == by_row else wanted // BLOCK]
-    padded = np.zeros((len(wanted), blocks * BLOCK), np.uint8)
-    padded[:, : array.shape[1]] = array[wanted]
-    return _Side(padded.reshape(len(wanted), blocks, BLOCK), mine, row, array.shape[1])
+    return _Side(array[wanted], mine, row)
 
 
 def picked_indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
@@ -277,40 +263,44 @@ def picked_indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 
 def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
-    """Return F of every output (rows of A, rows of B), in tiles of bounded memory."""
-    if a.k != b.k:
-        raise RefsimError("bad-shape", f"A has {a.k} columns of K, B {b.k}", rule="(M, K), (N, K): one K")
-    total = np.zeros((len(a.codes), len(b.codes)), np.float32)
-    side = 1 << 10
-    for top in range(0, len(a.codes), side):
-        for left in range(0, len(b.codes), side):
-            tile = slice(top, top + side), slice(left, left + side)
-            total[tile] = _tile(a.rows(tile[0]), b.rows(tile[1]), order)
-    return total
+    """Return F of every output (rows of A, rows of B)."""
+    columns = a.codes.shape[1]
+    if b.codes.shape[1] != columns:
+        raise RefsimError(
+            "bad-shape", f"A has {columns} columns of K, B {b.codes.shape[1]}", rule="(M, K), (N, K): one K"
+        )
+    shared = in_ranges(columns, BLOCK, order.splits)
+    return promoted(
+        (a.codes, b.codes), (a.format, b.format), (a.scales, b.scales), shared, order.promotion, order.target
+    )
 
 
-def _tile(a: _Side, b: _Side, order: _Order) -> Floats:
-    """Return F of a tile: the sums of the ranges of K, added in ascending order."""
-    blocks = a.codes.shape[1]
-    width = -(-blocks // order.splits)
-    ranges = (range(first, min(first + width, blocks)) for first in range(0, blocks, width))
-    return reduce(ieee.add, (_promoted(a, b, each, order) for each in ranges))
+Pair = tuple[Any, Any]
 
 
-def _promoted(a: _Side, b: _Side, blocks: range, order: _Order) -> Floats:
-    """Return F of a range of blocks, from +0."""
-    total: Floats = np.zeros((len(a.codes), len(b.codes)), np.float32)
-    promote = PROMOTIONS[order.promotion]
-    for block, product in _products(a, b, blocks, order.target):
-        total = promote(product, a.scales[:, block, None], b.scales[None, :, block], total)
-    return total
+def promoted(
+    codes: Pair,
+    formats: tuple[Format, Format],
+    scales: Pair,
+    shared: Sharing,
+    promotion: str = "scale_product",
+    target: str = "sm_90a",
+) -> Floats:
+    """Return F of products whose blocks of K are promoted by their scales (rows, T)."""
+    # The promotion of a single block adds to +0, which turns a product of -0 into +0.
+    c = np.zeros((len(codes[0]), len(codes[1])), np.float32) if codes[0].shape[1] <= BLOCK else None
+    product = replace(wgmma_product(codes, formats, scales, target), c=c, interval=BLOCK, shared=shared)
+    return product.totals(product.usual.but(promotion=PROMOTION_OF[promotion]))
 
 
-def _products(a: _Side, b: _Side, blocks: range, target: str) -> Iterator[tuple[int, Floats]]:
-    """Yield each block's index and its P, several blocks computed together."""
-    together = max(1, PRODUCTS_AT_ONCE // max(1, len(a.codes) * len(b.codes)))
-    for first in range(blocks.start, blocks.stop, together):
-        some = slice(first, min(first + together, blocks.stop))
-        left, right = (np.ascontiguousarray(side.codes[:, some].swapaxes(0, 1)) for side in (a, b))
-        found = mma(left, right, unit="wgmma", a_format=a.format, b_format=b.format, target=target, k=WGMMA_K)
-        yield from zip(range(some.start, some.stop), found, strict=True)
+def wgmma_product(codes: Pair, formats: tuple[Format, Format], scales: Pair, target: str = "sm_90a") -> PlainProduct:
+    """Return a product as one chain of wgmma; `scales` (rows, T) have a column for each block of K, or one."""
+    row = profile(target, "wgmma", *formats, F32, WGMMA_K)
+    warn_unverified(row)
+    return PlainProduct(*codes, formats, None, *scales, BLOCK, F32, adder_of(row, formats, WGMMA_K))
+
+
+def in_ranges(columns: int, tile: int, splits: int) -> Sharing:
+    """Return K in up to `splits` ranges of whole tiles, as many as have a column."""
+    tiles = -(-columns // tile)
+    return Sharing(Reduction("ranges of K", -(-tiles // -(-tiles // splits)), tile, DEEPGEMM["sm90_fp8_gemm_1d2d"]))

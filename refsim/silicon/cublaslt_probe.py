@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import oracles
+from refsim.computations.scale_changes import BLOCK
 from refsim.formats import BF16, F32, Format
 from refsim.oracles.cublaslt import BLOCKWISE, computed
-from refsim.oracles.gemm_1d2d import BLOCK
 
 STEM = "cublaslt"
 MOST = (8192, 16384, 16384)

@@ -8,10 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim import oracles, scaling
+from refsim.computations.accumulating import PROMOTIONS
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.numerics import mma
-from refsim.oracles.gemm_1d2d import PROMOTIONS, Promotion
+from refsim.oracles.gemm_1d2d import Promotion
 from refsim.reference import gemm_1d2d as slow
 
 Codes = NDArray[np.uint8]
