@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from refsim.computations import quantising
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput, grid_of
+from refsim.computations.quantising import ONE_SCALE
 from refsim.computations.scale_stores import BY_ROWS, ScaleStore, store_for
-from refsim.computations.ways import Cause, Codes, Family
+from refsim.computations.ways import Codes
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
 from refsim.integers import array_of
@@ -19,9 +21,7 @@ from refsim.scaling.blocks import tensor_factor
 from refsim.scaling.wide import NARROW_FORMATS, wide_values
 from refsim.typed_arrays import format_held, held_codes, native
 
-GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
-TENSOR = "tensor"
-_VARIED = {"nan": Family.NAN, "infinity": Family.SATURATION, "scale": Family.SCALE_RULE}
+FP8_GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
 _BLOCKS = {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
 
 
@@ -59,8 +59,8 @@ class QuantizedFrom(FieldsCard):
 
     def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
         """Return the subject of codes or scales, whichever has that shape. Raises RefsimError where neither has it."""
-        if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
-            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
+        if self.to not in {*_BLOCKS, *FP8_GROUPS, ONE_SCALE}:
+            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *FP8_GROUPS, ONE_SCALE])
         x, columns = self._in_blocks()
         held = format_held(array_of("x", self.x).dtype) or format_named(self.x_format or F32)
         are_codes = shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]
@@ -126,16 +126,13 @@ class QuantizedFrom(FieldsCard):
         rules = self._rules(x.shape, element, None if store is None else format)
         which = QuantizerOutput.CODES if store is None else QuantizerOutput.SCALES
         size, columns = (0, shape[-1]) if store is None else (int(np.prod(shape)), np.shape(self.x)[-1])
-        settings = () if self._is_in_groups else quantising.block_variants(self.to, self.recipe)
-        variants = tuple(
-            Cause(_VARIED[kind], says, "rule", self._given(rule), rule.source, 2) for kind, says, rule in settings
-        )
+        variants = () if self._is_in_groups else quantising.block_causes(self.to, self.recipe, self.eps, self._factor)
         limit = rules[0].element.to
         return QuantizedTensor(x, held, rules, which, shape, format, limit, store or BY_ROWS, size, columns, variants)
 
     @property
     def _is_in_groups(self) -> bool:
-        return self.to in (*GROUPS, TENSOR)
+        return self.to in (*FP8_GROUPS, ONE_SCALE)
 
     def _rules(
         self, shape: tuple[int, ...], element: Format, scale: Format | None
@@ -145,19 +142,20 @@ class QuantizedFrom(FieldsCard):
             rules = tuple(map(self._given, quantising.block_rules(self.to, self.recipe)))
             return rules if scale in (None, rules[0].stored_as) else ()
         found: Iterable[quantising.QuantizingRule] = ()
-        if self.to == TENSOR and scale in (None, F32):
+        if self.to == ONE_SCALE and scale in (None, F32):
             found = quantising.tensor_rules((shape[-2], shape[-1]), element)
-        elif self.to != TENSOR and scale in (None, F32, E8M0):
-            found = quantising.group_rules(GROUPS[self.to], element, scale or F32)
+        elif self.to != ONE_SCALE and scale in (None, F32, E8M0):
+            found = quantising.group_rules(FP8_GROUPS[self.to], element, scale or F32)
         return tuple(map(self._given, found))
+
+    @property
+    def _factor(self) -> Any:
+        """Return the factor of the tensor that was given."""
+        return None if self.tensor_scale is None else tensor_factor(self.tensor_scale, block_format(self.to))
 
     def _given(self, rule: quantising.QuantizingRule) -> quantising.QuantizingRule:
         """Return the rule with the bound of amax and the factor of the tensor that were given."""
-        rule = rule if self.eps is None else replace(rule, floor=float(self.eps))
-        if self.tensor_scale is None or self._is_in_groups:
-            return rule
-        kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
-        return replace(rule, tensor=lambda peak: kept)
+        return quantising.settled(rule, self.eps, None if self._is_in_groups else self._factor)
 
     def _other_format(self, format: Format) -> RefsimError:
         if self._is_in_groups:
@@ -168,7 +166,7 @@ class QuantizedFrom(FieldsCard):
 
 
 def _fits(to: str, format: Format) -> bool:
-    return format in NARROW_FORMATS if to in (*GROUPS, TENSOR) else block_format(to).element is format
+    return format in NARROW_FORMATS if to in (*FP8_GROUPS, ONE_SCALE) else block_format(to).element is format
 
 
 def joined(codes: ArrayLike, scales: ArrayLike) -> Codes:

@@ -28,6 +28,12 @@ TURNS = (
     Way("the output is the transpose", Family.TRANSPOSED, PTX["st"], lambda codes: codes),
     Way("rows lie as rows, not as columns", Family.TRANSPOSED, PTX["st"], lambda codes: codes.reshape(codes.T.shape).T),
 )
+NIBBLES_SWAPPED = Way(
+    "the two elements of a byte of x are swapped",
+    Family.PACKING,
+    PTX["ld"],
+    lambda x, format: x.reshape(len(x), -1, 2)[..., ::-1].reshape(x.shape),
+)
 OWN_VALUES = Way("the values that are converted", Family.AMAX, _BETWEEN, rank=0)
 NO_STEP = -1
 """The place of a step that is left out."""
@@ -97,7 +103,8 @@ class FusedComputation(Computation):
     """Values x (rows, columns) of `x_format`, the steps that they pass, and the outputs that are written.
 
     `rounds[k]` is the format in which the result of step k is held, None for float32. `slots` are the rows of a cache
-    in which the rows of the last outputs lie (-1: nowhere). The codes of all outputs are joined as 32-bit words.
+    in which the rows of the last outputs lie (-1: nowhere). The codes of all outputs are joined as 32-bit words. If x
+    `is_packed`, two of its codes share a byte.
     """
 
     x: Floats
@@ -109,6 +116,7 @@ class FusedComputation(Computation):
     tail: QuantizedTensor | None = None
     slots: NDArray[np.int64] | None = None
     page: int = 0
+    is_packed: bool = False
 
     is_sampled = False
     title = "fused: "
@@ -148,7 +156,7 @@ class FusedComputation(Computation):
     def fused_aspects(self) -> tuple[Aspect, ...]:
         """Return the choices that no step has alone."""
         found = [
-            Aspect("read_x", tuple(replace(way, apply=way.apply) for way in X_READINGS)),
+            Aspect("read_x", tuple(replace(way, apply=way.apply) for way in self._readings)),
             Aspect("steps", lambda own: own.sequences, tuple(range(len(self.stages)))),
         ]
         exchanges = [Cause(Family.GATE, "x is loaded", "exchanged_x", 0, PTX["ld"], 0)]
@@ -168,6 +176,12 @@ class FusedComputation(Computation):
         if any(form.is_turned for form in self.forms):
             found.append(Aspect("turned", TURNS))
         return tuple(found)
+
+    @property
+    def _readings(self) -> tuple[Way, ...]:
+        """Return the ways in which x is read; whole numbers have no subnormals and no NaN."""
+        readings = X_READINGS[:1] if self.x_format.twos_complement else X_READINGS
+        return (*readings, NIBBLES_SWAPPED) if self.is_packed else readings
 
     def _amaxes(self) -> Iterator[Cause]:
         """Yield the causes in the values whose amax the quantizer takes: before or after their last rounding."""

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.computations.ways import Cause, Family
 from refsim.conversions import decode
 from refsim.conversions.policies import policy_row
 from refsim.conversions.rounding import EncodingRule
+from refsim.errors import RefsimError, named, unknown
 from refsim.formats import E8M0, F32, MXINT8, UE4M3, Format
 from refsim.mufu import unit
 from refsim.oracles import fp8_quantize
@@ -21,7 +23,7 @@ from refsim.scaling.mx_recipes import MxRecipe, multiplier_table, mx_scale_codes
 from refsim.scaling.nvfp4_recipes import Nvfp4Recipe, nvfp4_scale_codes, nvfp4_scales
 from refsim.scaling.quantizing import scales_of
 from refsim.scaling.recipes import recipe_named, recipes_of
-from refsim.scaling.rows import NAN_RULES, QUOTIENTS, SCALE_KINDS, ScaleKind
+from refsim.scaling.rows import NAN_RULES, QUOTIENTS, SCALE_KINDS, ScaleKind, scale_kind
 from refsim.sources import DEEPGEMM, PTX, Source
 
 Singles = NDArray[np.float32]
@@ -29,6 +31,9 @@ Grid = tuple[int, int]
 _ONE = np.float32(1)
 WHOLE_BYTE = replace(MXINT8, name="int8", aliases=("s8",), bias=-6, source=PTX["cvt.rni.sat.s8.f32"])
 """Whole numbers from -128 to 127, as a format."""
+WHOLE_NIBBLE = replace(WHOLE_BYTE, name="int4", aliases=("s4",), mantissa_bits=3, bias=-2)
+ONE_SCALE = "tensor"
+_VARIED = {"nan": Family.NAN, "infinity": Family.SATURATION, "scale": Family.SCALE_RULE}
 CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 
 
@@ -194,6 +199,41 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
         name = f"{stores} is stored; {QUOTIENT_WORDS[quotient]}"
         steps = partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS
         yield QuantizingRule(name, CASTS, shape, element_rule(to), F32, False, _one, *steps)
+
+
+def fp8_rules(
+    shape: Grid, to: Format, per: str | Grid, scale: str, quotient: str, nan: str
+) -> tuple[QuantizingRule, ...]:
+    """Return the rules of FP8 codes with one scale (`per` "tensor") or one a group, the chosen one first."""
+    kind, words = scale_kind(scale), named("quotient", quotient, QUOTIENT_WORDS)
+    if per == ONE_SCALE:
+        rules, begins, ends = tuple(tensor_rules(shape, to)), "amax / MAX", ""
+    elif isinstance(per, str):
+        raise unknown("group", per, [ONE_SCALE, "row"])
+    else:
+        rules, begins, ends = tuple(group_rules(per, to, kind.format)), f"{kind.name}:", f"NaN {nan}"
+    first = [row for row in rules if row.name.startswith(begins) and words in row.name and row.name.endswith(ends)]
+    if not first:
+        what = f"no rule has scale {scale!r}, quotient {quotient!r} and nan {nan!r}"
+        kinds = ", ".join(each.name for each in SCALE_KINDS)
+        raise RefsimError("bad-kernel", what, "quantize(...)", f"scale: {kinds}; a power of two takes reciprocals")
+    return (first[0], *(rule for rule in rules if rule is not first[0]))
+
+
+def settled(rule: QuantizingRule, eps: float | None, factor: Any) -> QuantizingRule:
+    """Return a rule with the given bound of amax and factor of the tensor."""
+    if factor is not None:
+        kept = np.array([factor], np.float32)
+        rule = replace(rule, tensor=lambda peak: kept)
+    return rule if eps is None else replace(rule, floor=float(eps))
+
+
+def block_causes(to: str, recipe: str | None, eps: float | None, factor: Any) -> tuple[Cause, ...]:
+    """Return the causes that change one setting of the rule of `recipe`."""
+    return tuple(
+        Cause(_VARIED[kind], says, "rule", settled(rule, eps, factor), rule.source, 2)
+        for kind, says, rule in block_variants(to, recipe)
+    )
 
 
 def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:

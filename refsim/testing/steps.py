@@ -18,7 +18,7 @@ from refsim.computations.elementwise import FusedStage
 from refsim.computations.fused import FusedComputation, StoredValues, WrittenForm, chosen
 from refsim.computations.norms import Norm
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
-from refsim.computations.quantising import QUOTIENT_WORDS, WHOLE_BYTE, QuantizingRule
+from refsim.computations.quantising import ONE_SCALE, QUOTIENT_WORDS, WHOLE_BYTE, WHOLE_NIBBLE
 from refsim.computations.row_functions import Floats, RowFunction
 from refsim.computations.row_sums import RowOrder
 from refsim.computations.scale_stores import BY_ROWS, scale_stores
@@ -30,8 +30,8 @@ from refsim.errors import RefsimError, named, unknown
 from refsim.formats import BF16, F32, Format, format_named
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
 from refsim.scaling.blocks import tensor_factor
-from refsim.scaling.rows import SCALE_KINDS, scale_kind
-from refsim.typed_arrays import codes_with_format
+from refsim.scaling.rows import scale_kind
+from refsim.typed_arrays import codes_with_format, is_typed, words
 
 __all__ = [
     "RowOrder",
@@ -60,8 +60,8 @@ def __dir__() -> list[str]:
 Operand = str | float | NDArray[Any] | Callable[[Any], Any]
 Order = RowOrder
 How = Sequence[str]
-TENSOR, ROW = "tensor", "row"
-_VARIED = {"nan": Family.NAN, "infinity": Family.SATURATION, "scale": Family.SCALE_RULE}
+ROW = "row"
+NIBBLES = {"low": 0, "high": 1}
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,17 @@ class StepOperands:
         found = getattr(self.problem, name)
         return found() if callable(found) else found
 
-    def values(self, name: Operand, format: str | Format | None = None) -> tuple[Floats, Format]:
-        """Return an operand as float32 values, and its format."""
+    def values(
+        self, name: Operand, format: str | Format | None = None, nibbles: str | None = None
+    ) -> tuple[Floats, Format]:
+        """Return an operand as float32 values, and its format; with `nibbles`, two codes of 4 bits share a byte."""
         given = np.asarray(self.given(name))
+        if nibbles is not None:
+            given = _unpacked(str(name), given, nibbles)
+        elif (
+            isinstance(format, Format) and format.twos_complement and (given.dtype.kind == "i" or is_typed(given.dtype))
+        ):
+            given = words(given).view(f"u{given.dtype.itemsize}") & (format.code_limit - 1)
         if given.dtype.kind in "f" and given.dtype.itemsize != 2:
             return given.astype(np.float32), F32
         usual = F32 if given.dtype.itemsize == 4 else self.format
@@ -108,6 +116,18 @@ class StepOperands:
         return None if name is None else np.broadcast_to(self.spread(name, columns), columns)
 
 
+def _unpacked(name: str, given: NDArray[Any], nibbles: str) -> NDArray[Any]:
+    """Return codes of 4 bits, one an element, of bytes. Raises RefsimError bad-dtype."""
+    if given.dtype not in (np.uint8, np.int8) or not given.ndim:
+        what = f"{name} is {given.dtype} of shape {given.shape}"
+        raise RefsimError(
+            "bad-dtype", what, "load(...)", "two codes of 4 bits share a byte", "bytes (rows, columns / 2)"
+        )
+    held = np.ascontiguousarray(given).view(np.uint8)
+    halves = (held & 15, held >> 4)
+    return np.stack(halves if nibbles == "low" else halves[::-1], -1).reshape(*held.shape[:-1], -1)
+
+
 Made = Callable[[StepOperands], Any]
 
 
@@ -117,7 +137,9 @@ class AnyOperands(StepOperands):
     def given(self, name: Operand) -> Any:
         return np.float32(1)
 
-    def values(self, name: Operand, format: str | Format | None = None) -> tuple[Floats, Format]:
+    def values(
+        self, name: Operand, format: str | Format | None = None, nibbles: str | None = None
+    ) -> tuple[Floats, Format]:
         return np.zeros((self.shape[0], 1), np.float32), F32
 
     def spread(self, name: Operand, shape: tuple[int, ...]) -> Floats:
@@ -157,8 +179,10 @@ class ComposedStep:
         return tuple(each.says for each in part.causes() if each.family in families and each.aspect != "order")
 
 
-def _format(name: str | Format) -> Format:
-    return WHOLE_BYTE if name in (WHOLE_BYTE.name, *WHOLE_BYTE.aliases) else format_named(name)
+def _format(name: str | Format, *others: Format) -> Format:
+    """Return the format of a name: also int8, and `others`."""
+    whole = [row for row in (WHOLE_BYTE, *others) if name in (row.name, *row.aliases)]
+    return whole[0] if whole else format_named(name)
 
 
 LOAD, STAGE, ROUNDED, QUANTIZE, STORE = "load", "stage", "rounded", "quantize", "store"
@@ -195,7 +219,7 @@ class Composition:
     def __call__(self, problem: Any, target: str = "") -> FusedComputation:
         """Return the computation of a test case."""
         loaded = self.steps[0]
-        x, format = StepOperands(problem).values(loaded.given["x"], loaded.given["format"])
+        x, format = StepOperands(problem).values(*(loaded.given[each] for each in ("x", "format", "nibbles")))
         if x.ndim < 2:
             raise RefsimError(
                 "bad-shape", f"{loaded.given['x']} has shape {x.shape}", "load(...)", "(..., rows, columns)"
@@ -207,7 +231,7 @@ class Composition:
         stores: list[StoredValues] = []
         forms: list[WrittenForm] = []
         tail: QuantizedTensor | None = None
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"is_packed": loaded.given["nibbles"] is not None}
         for step in self.steps[1:]:
             if step.kind == STAGE:
                 stages.append(step.made(operands))
@@ -275,6 +299,10 @@ def _of_quantized(
             shape, dtype = tail.grid if is_grid else (tail.scales_size,), tail.rules[0].stored_as.code_dtype
         shape = shape if before is None else (len(before), *shape[1:])
         is_turned = step.given["turned"] and len(shape) > 1
+        if number == 0 and nibbles and (count := shape[0 if is_turned else 1]) % 2:
+            what = f"output {name} has {count} codes of 4 bits in a row"
+            rule = f"two codes share a byte: an even number of {'rows of x where it is transposed' if is_turned else 'columns'}"
+            raise RefsimError("bad-shape", what, "store(...)", rule, "pad x, or draw even sizes")
         forms.append(WrittenForm(name, shape, dtype, nibbles if number == 0 else "", before, is_turned))
     return _slots(step, operands)
 
@@ -304,13 +332,21 @@ def fused(*steps: ComposedStep) -> Composition:
     return Composition(steps)
 
 
-def load(x: Operand, format: str | None = None) -> ComposedStep:
+def load(x: Operand, format: str | None = None, *, nibbles: str | None = None) -> ComposedStep:
     """Return the step that reads x (rows, columns), by name: bf16, f16 or f32 codes, or values with their dtype.
 
-    `format` names the format of codes; the default is bf16, or f32 for codes of 32 bits. load("x").kind is "load".
-    Raises RefsimError unknown-format. Source: PTX ISA, ld.
+    `format` names the format of codes, also "int8" and "int4"; the default is bf16, or f32 for codes of 32 bits. With
+    `nibbles`, x (rows, columns / 2) are bytes of two e2m1 or int4 codes, the even column in the "low" or "high" half.
+    load("x").kind is "load". Raises RefsimError unknown-format. Source: PTX ISA, ld.
     """
-    return ComposedStep(LOAD, _nothing, (), {"x": x, "format": None if format is None else format_named(format)})
+    row = None if format is None else _format(format, WHOLE_NIBBLE)
+    if nibbles is not None:
+        named("order of nibbles", nibbles, NIBBLES)
+        if row is None or row.bits != 4:
+            rule = "codes of 4 bits share a byte: e2m1, int4"
+            help = 'load("x", "e2m1", nibbles="low")'
+            raise RefsimError("bad-kernel", f"nibbles={nibbles!r} with format={format!r}", "load(...)", rule, help)
+    return ComposedStep(LOAD, _nothing, (), {"x": x, "format": row, "nibbles": nibbles})
 
 
 def _nothing(operands: StepOperands) -> None:
@@ -490,7 +526,7 @@ def quantize(
     """
     is_block = to in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
     if not is_block:
-        if per == TENSOR and nan is not None:
+        if per == ONE_SCALE and nan is not None:
             rule = "a NaN has no part in the scale of a tensor"
             raise RefsimError("bad-kernel", f'nan={nan!r} with per="tensor"', "quantize(...)", rule, "leave out nan=")
         _format(to)
@@ -504,16 +540,12 @@ def quantize(
         if is_block:
             x = np.pad(x, ((0, 0), (0, -x.shape[1] % block_format(to).width)))
             factor = None if tensor_scale is None else tensor_factor(given.given(tensor_scale), block_format(to))
-            rules = tuple(_settled(row, eps, factor) for row in quantising.block_rules(to, recipe))
-            settings = quantising.block_variants(to, recipe)
-            variants = tuple(
-                Cause(_VARIED[kind], says, "rule", _settled(rule, eps, factor), rule.source, 2)
-                for kind, says, rule in settings
-            )
+            rules = tuple(quantising.settled(row, eps, factor) for row in quantising.block_rules(to, recipe))
+            variants = quantising.block_causes(to, recipe, eps, factor)
         else:
-            rules = tuple(
-                _settled(row, eps, None) for row in _fp8_rules(given.shape, to, per, scale, quotient, nan or "spreads")
-            )
+            group = (1, given.shape[1]) if per == ROW else (1, per) if isinstance(per, int) else per
+            chosen_rules = quantising.fp8_rules(given.shape, _format(to), group, scale, quotient, nan or "spreads")
+            rules = tuple(quantising.settled(row, eps, None) for row in chosen_rules)
         form = rules[0].element.to
         return QuantizedTensor(
             x, given.format, rules, QuantizerOutput.CODES, given.shape, form, form, BY_ROWS, 0, given.shape[1], variants
@@ -521,39 +553,6 @@ def quantize(
 
     said = {"to": to, "per": per, "scale": scale, "quotient": quotient, "nan": nan, "recipe": recipe, "eps": eps}
     return ComposedStep(QUANTIZE, made, how, {**said, "is_block": is_block, "tensor_scale": tensor_scale})
-
-
-def _settled(rule: QuantizingRule, eps: float | None, factor: Any) -> QuantizingRule:
-    """Return a rule with the given bound of amax and factor of the tensor."""
-    if factor is not None:
-        kept = np.array([factor], np.float32)
-        rule = replace(rule, tensor=lambda peak: kept)
-    return rule if eps is None else replace(rule, floor=float(eps))
-
-
-def _fp8_rules(
-    shape: tuple[int, int], to: str, per: str | int | tuple[int, int], scale: str, quotient: str, nan: str
-) -> tuple[QuantizingRule, ...]:
-    """Return the rules of FP8 codes with scales, the chosen one first."""
-    kind, words, form = scale_kind(scale), QUOTIENT_WORDS[quotient], _format(to)
-    if per == TENSOR:
-        rules = tuple(quantising.tensor_rules(shape, form))
-        first = [rule for rule in rules if rule.name.startswith("amax / MAX") and words in rule.name]
-    else:
-        group = (1, shape[1]) if per == ROW else (1, per) if isinstance(per, int) else per
-        if not isinstance(group, tuple):
-            raise unknown("group", per, [TENSOR, ROW])
-        rules = tuple(quantising.group_rules(group, form, kind.format))
-        first = [
-            rule
-            for rule in rules
-            if rule.name.startswith(f"{kind.name}:") and words in rule.name and rule.name.endswith(f"NaN {nan}")
-        ]
-    if not first:
-        what = f"no rule has scale {scale!r}, quotient {quotient!r} and nan {nan!r}"
-        kinds = ", ".join(each.name for each in SCALE_KINDS)
-        raise RefsimError("bad-kernel", what, "quantize(...)", f"scale: {kinds}; a power of two takes reciprocals")
-    return (first[0], *(rule for rule in rules if rule is not first[0]))
 
 
 def store(
@@ -578,7 +577,7 @@ def store(
     store("y", "bf16").kind is "store". Raises RefsimError for unknown names, and when it is called for slots that do
     not fit. Source: PTX ISA, st; vLLM, csrc/cache_kernels.cu.
     """
-    named("order of nibbles", nibbles, {"low": 0, "high": 1})
+    named("order of nibbles", nibbles, NIBBLES)
     caches = tuple(into) if isinstance(into, list | tuple) else (into,)
     given: dict[str, Any] = {"format": None if format is None else _format(format), "turned": transposed}
     given |= {"outputs": (output,) if scales is None else (output, scales), "layout": layout}
