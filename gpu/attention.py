@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.causes import AttentionOperands
 from refsim.errors import RefsimError
-from refsim.formats import BF16, E4M3, F32, Format
+from refsim.formats import BF16, E4M3, Format
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
 from refsim.reference import attention_forward as slow
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
@@ -219,19 +219,17 @@ def expected(problem: Attend) -> Outputs:
     found = oracles.attention(
         *problem.operands, problem.scale, causal=problem.causal, format=problem.type, scales=problem.factors
     )
-    gap = np.zeros((problem.heads, problem.q_length, 2 * problem.gaps.o), np.uint8)
-    return {"o": found.o, "lse": found.lse.view(np.uint32), "gap": gap}
+    return {"o": found.o, "lse": found.lse.view(np.uint32), "gap": expected_gap(problem)}
 
 
-def computed(problem: Attend) -> dict[str, Any]:
-    """What the causes of a failing case are choices of."""
-    q, k, v = problem.operands
-    named = zip(("q_scale", "k_scale", "v_scale"), problem.factors or (None,) * 3, strict=True)
-    given = AttentionOperands(
-        q=q, k=k, v=v, format=problem.type, causal=problem.causal, scale=problem.scale, **dict(named)
-    )
-    gap = np.zeros((problem.heads, problem.q_length, 2 * problem.gaps.o), np.uint8)
-    return {"o": given.explained(q.shape, BF16), "lse": given.explained(q.shape[:2], F32), "gap": gap}
+def expected_gap(problem: Attend) -> NDArray[np.uint8]:
+    """Nothing between the rows of O."""
+    return np.zeros((problem.heads, problem.q_length, 2 * problem.gaps.o), np.uint8)
+
+
+def factor_of(at: int, problem: Attend) -> NDArray[np.float32] | None:
+    """The scales of q, k or v; bf16 has none."""
+    return None if problem.factors is None else problem.factors[at]
 
 
 def by_definition(problem: Attend, name: str, at: tuple[int, ...]) -> int | None:
@@ -342,7 +340,14 @@ def kernel(type: str) -> Kernel:
         oracle=expected,
         outputs={"o": "bf16", "lse": "f32", "gap": ""},
         suspects=MISTAKES,
-        computes=computed,
+        computes=kinds.attention(
+            *map(products.operand, range(3)),
+            **{f"{name}_scale": partial(factor_of, at) for at, name in enumerate("qkv")},
+            format=type,
+            causal="causal",
+            scale="scale",
+            also={"gap": expected_gap},
+        ),
         definition=by_definition,
         products={f"values_{depth}": products.attention(Attend, depth, type) for depth in DEPTHS},
     )

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 import refsim
 from refsim import scaling
-from refsim.causes import QuantizedFrom
 from refsim.conversions import decode, encode, unpack
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.reference.two_level_quantize import ordinary_block
 from refsim.scaling.block_formats import block_format
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
@@ -137,25 +137,12 @@ def expected(problem: BlockQuantize, **other: Any) -> Outputs:
 
 def written(problem: BlockQuantize, codes: NDArray[Any], scales: NDArray[Any]) -> Outputs:
     held = problem.row_bytes * 8 // block_format(problem.format).element.bits
-    gap = np.zeros((problem.rows, problem.place.q_gap), np.uint8)
-    return {"q": codes[:, :held], "gap": gap, "scales": scales}
+    return {"q": codes[:, :held], "gap": expected_gap(problem), "scales": scales}
 
 
-def computed(problem: BlockQuantize) -> dict[str, Any]:
-    """What the causes of a failing case are choices of."""
-    row, grid = block_format(problem.format), grid_of(problem)
-    given = QuantizedFrom(
-        x=problem.codes(),
-        to=problem.format,
-        x_format=problem.wide,
-        recipe=problem.recipe,
-        scales=np.zeros(LAYOUT.size_bytes(grid), np.uint8),
-        layout=LAYOUT.name,
-        tensor_scale=problem.tensor_scale or None,
-    )
-    held = problem.row_bytes * 8 // row.element.bits
-    subject = given.with_scales(given.explained((problem.rows, held), row.element))
-    return {"": subject, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8)}
+def expected_gap(problem: BlockQuantize) -> NDArray[np.uint8]:
+    """Nothing between the rows of the codes."""
+    return np.zeros((problem.rows, problem.place.q_gap), np.uint8)
 
 
 def outputs(problem: BlockQuantize) -> dict[str, str]:
@@ -288,7 +275,15 @@ def kernel(format: str) -> Kernel:
         oracle=expected,
         outputs=outputs,
         suspects=MISTAKES,
-        computes=computed,
+        computes=kinds.quantizer(
+            "codes",
+            format,
+            x_format=lambda problem: problem.wide,
+            recipe=lambda problem: problem.recipe,
+            tensor_scale=lambda problem: problem.tensor_scale or None,
+            layout=LAYOUT.name,
+            also={"gap": expected_gap},
+        ),
         definition=by_definition,
         orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles, pack
-from refsim.causes import ProductOperands
 from refsim.errors import RefsimError, unknown
-from refsim.formats import F32, Format, format_named
+from refsim.formats import Format, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.oracles.block_scaled import BLOCKS
@@ -26,6 +25,7 @@ from refsim.reference import block_scaled as slow
 from refsim.reference.group_quantize import SINGLE_GRID
 from refsim.reference.rational_float import mul
 from refsim.targets import target_named
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
@@ -272,25 +272,13 @@ def product_of(problem: BlockScaled, target: str, a: Codes, b: Codes, scale_a: C
 
 def expected(problem: BlockScaled, target: str) -> Outputs:
     """D as float32's codes, and nothing between its rows."""
-    gap = np.zeros((problem.m, problem.gaps.d), np.uint8)
-    return {"d": product_of(problem, target, *problem.operands).view(np.uint32), "gap": gap}
+    d = product_of(problem, target, *problem.operands).view(np.uint32)
+    return {"d": d, "gap": expected_gap(problem)}
 
 
-def computed(problem: BlockScaled, target: str) -> dict[str, Any]:
-    """What the causes of a failing case are choices of."""
-    row, (a, b, scale_a, scale_b) = problem.row, problem.operands
-    given = ProductOperands(
-        a=a,
-        b=b,
-        a_format=row.a,
-        b_format=row.b,
-        a_scale=scale_a,
-        b_scale=scale_b,
-        scale_format=row.stored,
-        global_scale=problem.factor,
-        target=target,
-    )
-    return {"d": given.product(F32), "gap": np.zeros((problem.m, problem.gaps.d), np.uint8)}
+def expected_gap(problem: BlockScaled) -> NDArray[np.uint8]:
+    """Nothing between the rows of D."""
+    return np.zeros((problem.m, problem.gaps.d), np.uint8)
 
 
 def by_definition(problem: BlockScaled, target: str, name: str, at: tuple[int, ...]) -> int | None:
@@ -336,7 +324,7 @@ def mistaken(mistake: "mistakes.Mistake", problem: BlockScaled, target: str) -> 
         target=target,
         upcast=stand.upcast,
     )
-    return {"d": total.view(np.uint32), "gap": np.zeros((problem.m, problem.gaps.d), np.uint8)}
+    return {"d": total.view(np.uint32), "gap": expected_gap(problem)}
 
 
 MISTAKES: dict[str, Callable[..., Outputs]] = {
@@ -399,7 +387,14 @@ def declared(of: type[BlockScaled], file: str, summary: str, run: Callable[[Laun
         run=run,
         oracle=expected,
         suspects=MISTAKES,
-        computes=computed,
+        computes=kinds.block_scaled_product(
+            *map(products.operand, range(4)),
+            a_format=lambda problem: problem.row.a,
+            b_format=lambda problem: problem.row.b,
+            scale_format=lambda problem: problem.row.stored,
+            global_scale="factor",
+            also={"gap": expected_gap},
+        ),
         per_target=True,
         definition=by_definition,
         products=products.block_scaled(of, of.entries),

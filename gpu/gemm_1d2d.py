@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.causes import ProductOperands
 from refsim.errors import RefsimError
-from refsim.formats import BF16
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
 from refsim.reference import gemm_1d2d as slow
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
@@ -310,13 +309,6 @@ def expected_gap(problem: Gemm1D2D) -> NDArray[np.uint8]:
     return np.zeros((problem.m, pitch_of(2 * problem.n, problem.gaps.d) // 2 - problem.n), np.uint8)
 
 
-def computed(problem: Gemm1D2D) -> dict[str, Any]:
-    """What the causes of a failing case are choices of."""
-    a, b, scale_a, scale_b = problem.operands
-    given = ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3", a_scale=scale_a, b_scale=scale_b)
-    return {"d": given.product(BF16), "gap": expected_gap(problem)}
-
-
 def by_definition(problem: Gemm1D2D, name: str, at: tuple[int, ...]) -> int | None:
     """One output over fractions."""
     return output_of(problem.operands, at) if name == "d" else None
@@ -402,7 +394,7 @@ FP8_GEMM_1D2D = Kernel(
     run=run,
     oracle=expected,
     suspects=MISTAKES,
-    computes=computed,
+    computes=kinds.scaled_product(*map(products.operand, range(4)), also={"gap": expected_gap}),
     definition=by_definition,
     products=products.gemms(Gemm1D2D, {"chosen": lambda *mnk: {"entry": chosen(*mnk).name}}, ENTRIES),
 )

@@ -4,7 +4,7 @@ What they must write is `refsim.scaling.quantize`, its scales where `layouts.sca
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import scaling
-from refsim.causes import QuantizedFrom
-from refsim.computations.quantising import QUOTIENT_WORDS
 from refsim.conversions import encode
-from refsim.formats import E4M3, E8M0, format_named
+from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
@@ -115,25 +114,12 @@ def expected(problem: GroupQuantize, **other: Any) -> Outputs:
     scales = made.scales
     if problem.mn_major:
         scales = LAYOUTS[problem.scale].shuffle(scales)
-    return {"q": made.codes, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8), "scales": scales}
+    return {"q": made.codes, "gap": expected_gap(problem), "scales": scales}
 
 
-def computed(problem: GroupQuantize) -> dict[str, Any]:
-    """What the causes of a failing case are choices of."""
-    shape, held = scales_of(problem)
-    given = QuantizedFrom(
-        x=problem.codes(),
-        to=f"{problem.group_rows}x{GROUP}",
-        x_format=problem.format,
-        scales=np.zeros(shape, held),
-        layout=LAYOUTS[problem.scale].name if problem.mn_major else None,
-        eps=problem.eps,
-    )
-    subject = given.with_scales(given.explained((problem.rows, problem.columns), E4M3))
-    kind, quotient = f"{problem.scale}: ", f"; {QUOTIENT_WORDS[problem.quotient]},"
-    rules = sorted(subject.rules, key=lambda rule: (not rule.name.startswith(kind), quotient not in rule.name))
-    gap = np.zeros((problem.rows, problem.place.q_gap), np.uint8)
-    return {"": replace(subject, rules=tuple(rules)), "gap": gap}
+def expected_gap(problem: GroupQuantize) -> NDArray[np.uint8]:
+    """Nothing between the rows of the codes."""
+    return np.zeros((problem.rows, problem.place.q_gap), np.uint8)
 
 
 def outputs(problem: GroupQuantize) -> dict[str, str]:
@@ -205,7 +191,16 @@ def kernel(name: str, group_rows: int, summary: str) -> Kernel:
         oracle=expected,
         outputs=outputs,
         suspects=MISTAKES,
-        computes=computed,
+        computes=kinds.quantizer(
+            "codes",
+            f"{group_rows}x{GROUP}",
+            x_format=lambda problem: problem.format,
+            kind=lambda problem: problem.scale,
+            quotient=lambda problem: problem.quotient,
+            eps="eps",
+            layout=lambda problem: LAYOUTS[problem.scale].name if problem.mn_major else None,
+            also={"gap": expected_gap},
+        ),
         orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )
 

@@ -24,6 +24,11 @@ KEYS = 256  # a power of two: dividing by the sum of so many ones loses no bit
 Choice = Callable[[int, int, int], dict[str, Any]]
 
 
+def operand(at: int) -> Callable[[Any], Any]:
+    """The operand of a test case at a place of its `operands`."""
+    return lambda problem: problem.operands[at]
+
+
 def gemms(
     recipe: Callable[..., Any], choices: Mapping[str, Choice], entries: Iterable[str]
 ) -> dict[str, KernelProduct]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.causes import RowOperands
 from refsim.conversions import encode
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
+from refsim.testing import kinds
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
@@ -182,7 +182,11 @@ def run_rms_norm(launcher: Launcher, problem: RmsNorm) -> Outputs:
 
 
 def written(problem: Softmax | RmsNorm, y: Any) -> dict[str, Any]:
-    return {"y": y, "gap": np.zeros((problem.rows, problem.apart.y_gap), np.uint8)}
+    return {"y": y, "gap": expected_gap(problem)}
+
+
+def expected_gap(problem: Softmax | RmsNorm) -> NDArray[np.uint8]:
+    return np.zeros((problem.rows, problem.apart.y_gap), np.uint8)
 
 
 def softmax_of(problem: Softmax) -> Outputs:
@@ -198,30 +202,6 @@ def rms_norm_of(problem: RmsNorm) -> Outputs:
 def changed(of: Callable[[Any], Outputs], change: Callable[[Any], Any], problem: Any) -> Outputs:
     """What comes of another problem."""
     return of(change(problem))
-
-
-def softmax_computed(problem: Softmax) -> dict[str, Any]:
-    """What the causes of a failing case are choices of; its scale is that of e^x."""
-    scale = problem.scale / float(np.log2(np.e))
-    given = RowOperands(function="softmax", x=problem.codes(), x_format=problem.wide, scale=scale)
-    return computed(problem, given)
-
-
-def rms_norm_computed(problem: RmsNorm) -> dict[str, Any]:
-    given = RowOperands(
-        function="rms_norm",
-        x=problem.codes(),
-        x_format=problem.wide,
-        weight=problem.weights,
-        gate=problem.gates,
-        eps=problem.eps,
-    )
-    return computed(problem, given)
-
-
-def computed(problem: Softmax | RmsNorm, given: RowOperands) -> dict[str, Any]:
-    y = given.explained((problem.rows, problem.columns), format_named(problem.wide))
-    return written(problem, y)
 
 
 SOFTMAX_MISTAKES = {
@@ -330,7 +310,9 @@ SOFTMAX = Kernel(
     oracle=softmax_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=SOFTMAX_MISTAKES,
-    computes=softmax_computed,
+    computes=kinds.softmax(
+        "codes", lambda p: p.scale / float(np.log2(np.e)), x_format=lambda p: p.wide, also={"gap": expected_gap}
+    ),
     orderless="it adds powers of two, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )
@@ -347,7 +329,9 @@ RMS_NORM = Kernel(
     oracle=rms_norm_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=RMS_NORM_MISTAKES,
-    computes=rms_norm_computed,
+    computes=kinds.rms_norm(
+        "codes", "weights", "eps", gate="gates", x_format=lambda p: p.wide, also={"gap": expected_gap}
+    ),
     orderless="it adds squares, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )

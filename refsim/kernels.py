@@ -1,6 +1,7 @@
 """The declaration of a kernel: its code, how to run it, the outputs it must write, and its accuracy contract."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import wraps
@@ -344,6 +345,20 @@ class Launcher(Protocol):
         """Return what was observed during all launches so far; Findings() on devices that observe nothing."""
 
 
+class ComputedKind(ABC):
+    """A kind of kernels for `Kernel(computes=...)`, as of `refsim.testing.kinds`; `is_product`: it multiplies A and B."""
+
+    is_product = False
+
+    @abstractmethod
+    def outputs_of(self, kernel: "Kernel", formats: Mapping[str, str]) -> Mapping[str, Any]:
+        """Return the formats of the outputs that the kind computes. Raises RefsimError if there are not so many."""
+
+    @abstractmethod
+    def of_kernel(self, kernel: "Kernel", problem: Any, target: str) -> "Mapping[str, Computation | NDArray[Any]]":
+        """Return what a kernel computes for a test case, by output."""
+
+
 _ORDER_OF_STEPS = "`computes` says the order of its sums, and `refsim verify` tries other orders"
 _CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs={"y": "bf16"}, recipe=, file="k.cu")'
 
@@ -389,7 +404,8 @@ class Kernel(Card):
     - `orderless`: why a kernel without sums has no order.
     - `computes(problem)`: returns what is computed, from which the oracle, the explanation of a failing test case and
       `orderless` follow: a computation, or one for each output by name, or arrays for outputs that are constant.
-      `refsim.testing.steps` composes one of steps: `computes=steps.fused(steps.load("x"), ...)`.
+      `refsim.testing.steps` composes one of steps: `computes=steps.fused(steps.load("x"), ...)`. `refsim.testing.kinds`
+      has usual ones: `computes=kinds.softmax("x")`. Of a product, `products` follows too.
     - `declared_in`: the file that a replay case names.
     """
 
@@ -423,7 +439,7 @@ class Kernel(Card):
     any_order: tuple[str, ...] = ()
     host: Any = None
     declared_in: Path | None = None
-    computes: Callable[..., Any] | None = None
+    computes: "Callable[..., Any] | ComputedKind | None" = None
 
     def __post_init__(self) -> None:
         """Raise RefsimError for a field of a wrong type, and for code that cannot belong to a kernel."""
@@ -449,19 +465,28 @@ class Kernel(Card):
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
         if strangers:
             raise RefsimError("bad-kernel", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
-        if self.computes is not None and not (self.products or self.orderless):
-            object.__setattr__(self, "orderless", _ORDER_OF_STEPS)
         if not callable(self.outputs):
             self._checked(self.outputs)
+        self._follow_computes()
         try:
             self.code.required()
         except RefsimError as error:
             error.where = error.where or where
             raise
 
+    def _follow_computes(self) -> None:
+        """Set `orderless` where `computes` is no product. Raises RefsimError for outputs that a kind has not."""
+        kind = self.computes if isinstance(self.computes, ComputedKind) else None
+        if kind is not None and not callable(self.outputs):
+            kind.outputs_of(self, self.outputs)
+        is_product = kind is not None and kind.is_product
+        if self.computes is not None and not (self.products or self.orderless or is_product):
+            object.__setattr__(self, "orderless", _ORDER_OF_STEPS)
+
     def _functions(self) -> dict[str, object]:
         """Return the fields that must be functions, by the names that errors give them."""
-        optional = {"definition": self.definition, "computes": self.computes}
+        optional = {"definition": self.definition}
+        optional |= {} if isinstance(self.computes, ComputedKind) else {"computes": self.computes}
         found: dict[str, object] = {"run": self.run} | {
             name: each for name, each in optional.items() if each is not None
         }
@@ -496,6 +521,8 @@ class Kernel(Card):
 
         Raises RefsimError bad-kernel for anything else.
         """
+        if isinstance(self.computes, ComputedKind):
+            return self.computes.of_kernel(self, problem, target)
         given = self.computes(*self.asked(problem, target)) if self.computes is not None else {}
         names = list(self.output_formats(problem))
         parts = given if isinstance(given, Mapping) else {"" if hasattr(given, "names") else names[0]: given}
@@ -503,7 +530,7 @@ class Kernel(Card):
             if not isinstance(part, np.ndarray) and not hasattr(part, "apart"):
                 what = f"computes returns {type(part).__name__} for {name or names[0]!r}"
                 rule = "a computation, as of refsim.testing.steps.fused(...), an array, or a mapping of output names to them"
-                raise RefsimError("bad-kernel", what, f"kernel {self.name}", rule)
+                raise RefsimError("bad-kernel", what, f"kernel {self.name}", rule, "a kind is called: kinds.softmax()")
         return parts
 
     def asked(self, problem: Any, target: str) -> tuple[Any, ...]:

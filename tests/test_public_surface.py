@@ -39,6 +39,7 @@ MODULES = (
     "refsim.testing.adapters",
 )
 PROPERTIES = (
+    "refsim.testing.kinds",
     "refsim.testing.laws",
     "refsim.testing.matrices",
     "refsim.testing.recipes",

@@ -150,8 +150,11 @@ class Computation:
         return plan.placed.back(codes) if back else plan.placed.apply(codes)  # type: ignore[no-any-return]
 
     def apart(self, codes: Codes) -> dict[str, Codes]:
-        """Return a kernel's outputs by name, of the codes of a computation; "" is the name of its only output."""
-        return {"": codes}
+        """Return a kernel's outputs by name, of the codes of a computation; "" is the name of its only output.
+
+        `written_shape` is its shape where a user of the computation set one.
+        """
+        return {"": codes.reshape(vars(self).get("written_shape", codes.shape))}
 
     def together(self, arrays: Mapping[str, Codes]) -> Codes:
         """Return the codes of a computation as one array, of a kernel's outputs by name."""

@@ -399,6 +399,8 @@ def chosen(part: Any, how: Sequence[str]) -> Choices:
             says = [each.says for each in found] or nearest(text, [each.says for each in causes])
             what = f"{text!r} is in {len(found)} ways of the step"
             help = f"{'; '.join(says[:4])}; `ways` of the step lists them"
-            raise RefsimError("bad-kernel", what, f"how= of {_name(part)}", "a text of how= is in one way", help)
+            raise RefsimError(
+                "bad-kernel", what, f"how= of {_name(part) or 'the kind'}", "a text of how= is in one way", help
+            )
         plan = found[0].of(plan)
     return plan

@@ -282,12 +282,14 @@ class QuantizedTensor(Computation):
         return replace(self, which=which, shape=shape, scales_size=size)
 
     def apart(self, codes: Codes) -> dict[str, Codes]:
-        """Return a kernel's outputs `names`: the codes in their shape, and the scales one after another."""
+        """Return a kernel's outputs `names`: codes in their shape, scales row by row or as the buffer of a layout."""
         if self.which != QuantizerOutput.BOTH:
             return super().apart(codes)
         first, scales = np.split(codes, [codes.size - self.scales_size])
         held = first.astype(self.format.code_dtype).reshape(self._extents())
-        return dict(zip(self.names, (held, scales.astype(self.rules[0].stored_as.code_dtype)), strict=True))
+        scales = scales.astype(self.rules[0].stored_as.code_dtype)
+        scales = scales.reshape(self.grid) if self.store is BY_ROWS and self.x.ndim == 2 else scales
+        return dict(zip(self.names, (held, scales), strict=True))
 
     def together(self, arrays: Mapping[str, Codes]) -> Codes:
         """Return the outputs of a kernel in 32 bits, one after another."""

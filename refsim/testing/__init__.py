@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from refsim.kernels import Promise as Promise
     from refsim.kernels import Unordered as Unordered
     from refsim.testing import definitions as definitions
+    from refsim.testing import kinds as kinds
     from refsim.testing import laws as laws
     from refsim.testing import matrices as matrices
     from refsim.testing import recipes as recipes

@@ -17,11 +17,11 @@ from refsim.compare import Mismatch
 from refsim.device import Device
 from refsim.errors import RefsimError, check_named, counted
 from refsim.integers import is_whole
-from refsim.kernels import Kernel
+from refsim.kernels import ComputedKind, Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
 from refsim.testing.explained import likely_causes
-from refsim.testing.laws import check_oracle_repeats
+from refsim.testing.laws import check_computes, check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
@@ -288,6 +288,7 @@ def run_part(
         check_oracle_repeats(kernel, *ledger.first, device.target)
     if not ledger.failure and ledger.first is not None:
         ledger.beside.ask_products(device)
+    _check_computes(ledger)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
     return _verdict(ledger, started, failures_dir), ledger.slack
 
@@ -371,6 +372,21 @@ def _search(ledger: _Ledger, cases: int) -> None:
         if ledger.crash is not None:
             raise ledger.crash from None
         raise code_fails(kernel, "problem", error) from error  # the strategy of test cases, or their class
+
+
+def _check_computes(ledger: _Ledger) -> None:
+    """Compare a kind of `computes` with the oracle; where they differ, raise RefsimError, or in a failure do not use it."""
+    kernel, failure = ledger.kernel, ledger.failure
+    cases = [ledger.first[0]] if ledger.first else [failure.problem] if failure and failure.mismatch else []
+    if not isinstance(kernel.computes, ComputedKind) or kernel.oracle is None or not cases:
+        return
+    try:
+        check_computes(kernel, cases[0], ledger.device.target)
+    except RefsimError as error:
+        if failure is None:
+            raise
+        ledger.kernel = replace(kernel, computes=None)
+        ledger.notes[f"computes= is not used: {error.what}"] = None
 
 
 def _inquire(ledger: _Ledger, seconds: float) -> None:

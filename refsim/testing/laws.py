@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.compare import Mismatch, Owner, bits, explained, within_bound
+from refsim.compare.code_line import codes_of
 from refsim.device import Device
 from refsim.device.sim import SimLauncher
 from refsim.errors import Kind, RefsimError, UnfitTargetError
@@ -33,6 +34,8 @@ from refsim.testing.witnesses import contradicted
 
 __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
 __dir__ = partial(sorted, __all__)
+MOST_COMPUTED = 1 << 15
+"""The elements of outputs up to which `computes` is compared with the oracle."""
 
 
 @dataclass(repr=False)
@@ -249,11 +252,28 @@ def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target
             raise oracle_differs(kernel, text)
 
 
+def check_computes(kernel: Kernel, problem: Any, target: str) -> None:
+    """Raise RefsimError unless `computes` gives the outputs of the oracle, bit for bit; of large outputs it is only called."""
+    formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
+    want = _expected(kernel, problem, target, formats)
+    called(kernel, "computes", kernel.computed, problem, target, problem=problem)
+    if kernel.promise is not Promise.BITWISE or sum(np.size(each) for each in want.values()) > MOST_COMPUTED:
+        return
+    for name, made in replace(kernel, oracle=None).expected(problem, target).items():
+        one, other = (codes_of(np.asarray(each)).reshape(-1) for each in (made, want.get(name, ())))
+        differ = (one != other).sum() if one.size == other.size else one.size
+        if differ:
+            what = f"computes= gives {differ} other elements of {name!r} than oracle, on {shortened(problem)}"
+            help = "correct the arguments of computes=, or leave out oracle="
+            raise RefsimError("bad-kernel", what, f"kernel {kernel.name}", "both say what is right", help)
+
+
 def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str], heard: Any = None) -> Any:
     """Return the checked result of `oracle`; add samples of refsim's own oracles that it calls to `heard`."""
     context = copy_context()
     context.run(HEARER.set, None if heard is None else partial(take_samples, heard))
-    want = context.run(called, kernel, "oracle", kernel.expected, problem, target, problem=problem)
+    label = "computes" if kernel.oracle is None else "oracle"
+    want = context.run(called, kernel, label, kernel.expected, problem, target, problem=problem)
     return checked(kernel, "oracle", want, formats)
 
 

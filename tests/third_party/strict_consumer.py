@@ -3,6 +3,7 @@
 `test_strict_types.py` gives this file to `mypy --strict`; nothing here is executed.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,17 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
         computes=testing.steps.fused(testing.steps.load("x"), testing.steps.store("y")),
         products={"gemm": testing.KernelProduct(lambda a, b: recipe(len(a)), "y", "bf16", "bf16", "e4m3", n=8)},
     )
+    lines = [
+        testing.kinds.scaled_product("a", "b", promotion="a_then_b", also={"gap": np.zeros(3, np.uint8)}),
+        testing.kinds.block_scaled_product(scale_format="ue4m3", a_format="e2m1", b_format="e2m1"),
+        testing.kinds.linear("x", "w", lambda problem: problem.bias),
+        testing.kinds.integer_product("a", "b", a_zero=3),
+        testing.kinds.softmax(x_format="bf16"),
+        testing.kinds.rms_norm("x", "w", 1e-5),
+        testing.kinds.attention(format="bf16", causal=True),
+        testing.kinds.quantizer("x", "nvfp4", layout="nvidia_128x4"),
+    ]
+    assert [replace(kernel, computes=each) for each in lines]
     open_bits = testing.Promise.BOUNDED(because="one rounding")
     said = testing.Bounded(np.ones(3), np.zeros(3))
     assert open_bits != kernel.promise, said

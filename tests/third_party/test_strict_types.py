@@ -30,6 +30,7 @@ MODULES = (
     "refsim.scaling",
     "refsim.testing",
     "refsim.testing.adapters",
+    "refsim.testing.kinds",
     "refsim.testing.laws",
     "refsim.testing.matrices",
     "refsim.testing.recipes",
