@@ -21,6 +21,7 @@ from refsim.formats import BF16, F16, F32, F64, Format, format_named
 from refsim.kernels import Kernel, KernelProduct
 from refsim.render.cards import FieldsCard
 from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.kind_products import products_of
 from refsim.testing.user_code import called, location, place, said
 from refsim.typed_arrays import format_held, is_typed, words
 
@@ -261,7 +262,7 @@ def of_kernel(
     of_kernel(kernel_named("linear"), device.open("sim")).name is "linear linear_n64_s1". Raises RefsimError for a
     kernel that declares no products, and for an unknown one.
     """
-    name, row = _product_of(kernel, product)
+    name, row = _product_of(kernel, device, product)
     d_format = format_named(row.d_format)
 
     def multiply(device: Device, a: Codes, b: Codes) -> Codes:
@@ -283,7 +284,7 @@ def of_kernel(
             raise RefsimError("wrong-output", what, where, rule)
         return np.ascontiguousarray(found).view(d_format.code_dtype).reshape(len(a), len(b))
 
-    return OrderSubject(
+    found = OrderSubject(
         f"{kernel.name} {name}",
         partial(multiply, device.probing()),
         format_named(row.a_format),
@@ -295,19 +296,38 @@ def of_kernel(
         row.a_is_free,
         scheduled=None if (other := _scheduled(device)) is None else partial(multiply, other),
     )
+    if not kernel.products:
+        _check_named(found)
+    return found
 
 
-def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct]:
+def _check_named(subject: OrderSubject) -> None:
+    """Raise RefsimError no-order unless D is the product of the operands that `computes` names: of one, and of none."""
+    m, pair = subject.rows[0], (subject.a_format, subject.b_format)
+    one = [np.zeros((size, subject.k), row.code_dtype) for size, row in zip((m, subject.n), pair, strict=True)]
+    for each, row in zip(one, pair, strict=True):
+        each[:, 0] = encode(1.0, row)
+    for a, b, want in ((one[0], one[1], 1.0), (one[0], np.zeros_like(one[1]), 0.0)):
+        if (decode(subject.product(a, b), subject.d_format) != want).any():
+            what = f"{subject.name}: where D is the product {want:g}, the kernel writes other elements"
+            rule = "run uploads the operands of the test case that it is given, and computes= names them"
+            raise RefsimError(
+                "no-order", what, rule=rule, help="read problem.a and problem.b in run; refsim verify first"
+            )
+
+
+def _product_of(kernel: Kernel, device: Device, product: str | None) -> tuple[str, KernelProduct]:
     """Return the name and declaration of a kernel's product; raise where there is none of that name."""
     if kernel.orderless and not kernel.products:
         raise RefsimError("no-order", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
-    if not kernel.products:
+    products = kernel.products or products_of(kernel, device.target)
+    if not products:
         what = f"kernel {kernel.name} declares no product of matrices"
-        rule = "its order can be asked where products= says how operands become a test case"
+        rule = "its order can be asked where computes= is a product, or products= says how operands become a test case"
         help = "Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})"
         raise RefsimError("no-order", what, where=str(kernel.declared_in or ""), rule=rule, help=help)
-    name = product or next(iter(kernel.products))
-    return name, named("product", name, kernel.products, where=f"kernel {kernel.name}")
+    name = product or next(iter(products))
+    return name, named("product", name, products, where=f"kernel {kernel.name}")
 
 
 def _scheduled(device: Device) -> Device | None:

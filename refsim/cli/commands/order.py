@@ -198,10 +198,10 @@ class OrderOptions(Options):
 def command(asked: OrderOptions) -> Answer:
     """Find the order and the grouping in which KERNEL adds its products, and check them on random inputs.
 
-    KERNEL declares its products of matrices with Kernel(products=...). It may also be a function f(a, b) of A (M, K) and B
-    (K, N): FILE.py:f, numpy.matmul or torch.matmul. With --row-sums it is f(x), the sum of each row of X (M, K). The answer
-    gives the order for each M and each place in the batch. The exit code is 1 if a row's result depends on its batch or on
-    the run, or if two kernels differ. It is 5 if the order does not explain every element.
+    KERNEL declares its products of matrices with Kernel(products=...) or computes=. It may also be a function f(a, b) of A
+    (M, K) and B (K, N): FILE.py:f, numpy.matmul or torch.matmul. With --row-sums it is f(x), the sum of each row of X (M, K).
+    The answer gives the order for each M and each place in the batch. The exit code is 1 if a row's result depends on its
+    batch or on the run, or if two kernels differ. It is 5 if the order does not explain every element.
 
     \b
       refsim order linear --device sim --k 128 --m 1,16

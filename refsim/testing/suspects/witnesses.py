@@ -34,7 +34,7 @@ def witnesses_of(
     """
     kept = [each for each in known if each.problem != problem and each.elements <= MOST_ELEMENTS]
     seen = {repr(each.problem) for each in kept} | {repr(problem)}
-    for other in _more(kernel):
+    for other in cases_of(kernel):
         short = any(sum(each.failed == failed for each in kept) < WANTED for failed in (True, False))
         if not short or budget.left <= 0:
             break
@@ -57,7 +57,7 @@ def smallest_first(witnesses: Sequence[Witness]) -> list[Any]:
     return [each.problem for each in sorted(witnesses, key=lambda each: (not each.failed, each.elements))]
 
 
-def _more(kernel: Kernel) -> Iterator[Any]:
+def cases_of(kernel: Kernel) -> Iterator[Any]:
     """Yield the corpus, then test cases of the strategy, equal ones every time."""
     import hypothesis
 
