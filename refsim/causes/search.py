@@ -6,7 +6,7 @@ The time is bounded: choices that were not tried are counted, and elements that 
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -165,13 +165,15 @@ class CauseSearch:
             return self.found
         sample = self._sample(wrong)
         causes = self.subject.causes()
-        had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
-        singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
-        singles.sort(key=lambda cause: cause.rank)
+        others = () if self.start is self.subject.usual else self.subject.far_causes
+        had = {cause.aspect: cause for cause in (*causes, *others) if cause.is_made(self.start)}
+        singles = self._ordered(causes, had)
         near: list[Named] = []
         # Moving a whole large output takes longer than computing a sample of it.
         moving = [cause for cause in singles if self.judged is not None and cause.aspect == "placed"]
         partial = self._singles([cause for cause in singles if cause not in moving], sample)
+        if not self.found.whole:
+            partial += self._singles(self._ordered(self.subject.far_causes, had), sample)
         if not self.found.whole and self.alone is not None and (is_given or self.judged is None):
             said = self.alone(self.got, self.want)
             self.found.whole += [each for each in said if not each.is_near]
@@ -191,6 +193,11 @@ class CauseSearch:
         return self.found
 
     # ---- single causes ---------------------------------------------------------------------------------------------
+
+    def _ordered(self, causes: Sequence[Cause], had: Mapping[str, Cause]) -> list[Cause]:
+        """Return the causes that are not made, seen from those that are, in the order of rank."""
+        singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
+        return sorted(singles, key=lambda cause: cause.rank)
 
     def _singles(self, singles: Sequence[Cause], sample: Sample | FlatSample | None) -> list[tuple[float, Cause]]:
         """Try every cause alone; return the causes that correct a part of the sample, with the share."""

@@ -88,6 +88,7 @@ class OnlineAttention(Computation):
             "window",
             lambda own: steps.window_causes(own.window, own.k.shape[1]),
             lambda own: steps.Window(own.window),
+            far=lambda own: () if own.window else steps.other_windows(0, own.k.shape[1], steps.ANY_WINDOWS),
         ),
         Aspect("hidden", steps.HIDDEN, when=lambda own, way: own.causal or own.window or way is steps.HIDDEN[0]),
         Aspect("empty", steps.EMPTY_ROWS, when=lambda own, way: own.causal and own.q.shape[1] > own.k.shape[1]),

@@ -1,6 +1,6 @@
 """The steps of attention, each with its ways: masks, tiles of keys, scales, heads, exponents, weights, sums, the end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -119,15 +119,22 @@ def _window_family(had: Window, window: Window) -> str:
     return Family.SHIFTED if had.size and abs(had.size - window.size) == 1 else Family.MASK
 
 
+ANY_WINDOWS = tuple((Window(size + by), 2) for size in WINDOW_SIZES for by in (0, 1, -1))
+
+
 def window_causes(own: int, keys: int) -> Iterator[Cause]:
     """Yield the causes in the window of a row: aspect `window`."""
     yield Cause(Family.MASK, str(Window(own)), "window", Window(own), _ATTENTION, 0, _window_family)
-    found = [(Window(size + by), 2) for size in WINDOW_SIZES for by in (0, 1, -1)]
     if own:
         found = [(each, 1) for each in (Window(own - 1), Window(own + 1), Window(), Window(own, is_from_first=True))]
         found += [(Window(own, tile=tile), 2) for tile in (16, 32, 64, 128)]
         found += [(Window(own, kept=kept), 2) for kept in (1, 4)]
         found += [(Window(size), 2) for size in (own * 2, own // 2, own - 2, own + 2)]
+        yield from other_windows(own, keys, found)
+
+
+def other_windows(own: int, keys: int, found: Sequence[tuple[Window, int]]) -> Iterator[Cause]:
+    """Yield the causes of windows with their ranks, where those are others than a row's own window."""
     seen = {Window(own)}
     for window, rank in found:
         if window not in seen and 0 <= window.size <= keys + 1 and (window.size or window == Window()):

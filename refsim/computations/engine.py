@@ -23,7 +23,7 @@ class Aspect:
     """A choice of a computation; `ways` are the values that it may have, of which the first is usual.
 
     `ways` may be computed from the operands, as causes or as ways. `usual`, a value or a function of the operands, is
-    given where the first way is not the usual one; `exact` is the usual value of a reference that rounds once. `says`,
+    given where the first way is not the usual one; `far` are ways tried only where no other explains. `exact` is the usual value of a reference that rounds once. `says`,
     or its result for the operands, is the sentence around the name of a way. `when(operands, way)` returns whether a
     way is offered. A description always holds the words `told`: a sentence around the name, or a function of
     the operands and the value.
@@ -36,6 +36,7 @@ class Aspect:
     says: str | Callable[[Any], str] = "{}"
     when: Callable[[Any, Any], bool] = always
     told: str | Callable[[Any, Any], str] = ""
+    far: Sequence[Any] | Callable[[Any], Iterable[Any]] = ()
 
     def usual_in(self, of: Any) -> Any:
         """Return the value in the usual plan of a computation."""
@@ -44,9 +45,10 @@ class Aspect:
         given = self.ways[0] if self.usual is None else self.usual  # type: ignore[index]
         return given(of) if callable(given) else given
 
-    def causes_in(self, of: Any) -> Iterator[Cause]:
-        """Yield the causes of the ways that a computation offers."""
-        for way in self.ways(of) if callable(self.ways) else self.ways:
+    def causes_in(self, of: Any, *, far: bool = False) -> Iterator[Cause]:
+        """Yield the causes of the ways that a computation offers, or of the far ones."""
+        ways = self.far if far else self.ways
+        for way in ways(of) if callable(ways) else ways:
             if self.when(of, way):
                 says = self.says(of) if callable(self.says) else self.says
                 cause = way if isinstance(way, Cause) else way.cause(self.name, says)
@@ -114,6 +116,11 @@ class Computation:
     @cached_property
     def _offered(self) -> tuple[Cause, ...]:
         return tuple(cause for each, of in self.choices for cause in each.causes_in(of))
+
+    @cached_property
+    def far_causes(self) -> tuple[Cause, ...]:
+        """Return every unlikely cause that applies to these operands."""
+        return tuple(cause for each, of in self.choices for cause in each.causes_in(of, far=True))
 
     def work(self, elements: int) -> float:
         """Return the work of a plan for some elements, about the seconds that it takes on one core of a server."""
@@ -186,6 +193,9 @@ class Computation:
             if each.told and not is_wide and each.when(of, getattr(plan, each.name))
         }
         changed = [each for each in self.causes() if each.is_made(plan) and not each.is_made(usual)]
+        known = {name for each in changed for name in (each.aspect, *dict(each.beside))}
+        if any(value != getattr(usual, name) for name, value in vars(plan).items() if name not in known):
+            changed += [each for each in self.far_causes if each.is_made(plan) and not each.is_made(usual)]
         of_both = {name for each in changed for name in (each.aspect, *dict(each.beside)) if each.beside}
         changed = [each for each in changed if each.beside or each.aspect not in of_both]
         words = ", ".join([*told.values(), *(each.says for each in changed if each.aspect not in told)])

@@ -14,6 +14,7 @@ from refsim.computations.engine import PLACED, WRITTEN, Aspect
 from refsim.computations.products import ProductOverK, scales_are_read
 from refsim.computations.reading import (
     AS_IT_IS,
+    STEPS_TWICE,
     OperandReading,
     cause_of_both,
     kept_columns,
@@ -160,9 +161,14 @@ def _distinct(ways: Sequence[Way], *zeros: NDArray[Any]) -> Iterator[Way]:
             yield way
 
 
-def zero_causes(aspect: str, ways: Sequence[Way], zeros: NDArray[Any], says: str) -> Iterator[Cause]:
-    """Yield the causes in zero points, those that come to the same numbers once."""
-    for way in _distinct(ways, zeros):
+def zero_causes(
+    aspect: str, ways: Sequence[Way], zeros: NDArray[Any], says: str, *, far: bool = False
+) -> Iterator[Cause]:
+    """Yield the causes in zero points, those that come to the same numbers once: the likely ones, or the far ones."""
+    near = ways[: len(ZERO_READ)]
+    for way in _distinct(ways if far else near, zeros):
+        if far and way in near:
+            continue
         made = np.asarray(way.apply(zeros))
         moved = sorted({*zip(zeros[made != zeros].tolist(), made[made != zeros].tolist(), strict=True)})
         words = ", ".join(f"{had:g} became {has:g}" for had, has in moved[: MOST_MAPPED + 1])
@@ -212,11 +218,15 @@ def _readings(at: int, own: "IntegerProduct") -> Iterator[OperandReading]:
         yield OperandReading(says, Family.FORMAT, PTX["mma, .s8 and .u8"], format=other)
 
 
-def _zeros(at: int, name: str, own: "IntegerProduct") -> Iterator[Cause]:
-    """Yield the causes in the zero points of A (`at` 0) or B, and with those of B the causes in both."""
+def _readings_of_b(far: bool, own: "IntegerProduct") -> Iterator[OperandReading | Cause]:
+    return readings_of_b([*_readings(0, own)], [*_readings(1, own)], far=far)
+
+
+def _zeros(at: int, name: str, far: bool, own: "IntegerProduct") -> Iterator[Cause]:
+    """Yield the causes in the zero points of A (`at` 0) or B, and with the far ones of B the causes in both."""
     ways = zero_ways(_POINTS, own.types[at].bits)
-    yield from zero_causes(f"{name.lower()}_zero", ways, own.zeros[:2][at], f"the zero point of {name} {{}}")
-    if at and own.zeros[0].any() and own.zeros[1].any() and own.types[0].bits == own.types[1].bits:
+    yield from zero_causes(f"{name.lower()}_zero", ways, own.zeros[:2][at], f"the zero point of {name} {{}}", far=far)
+    if far and at and own.zeros[0].any() and own.zeros[1].any() and own.types[0].bits == own.types[1].bits:
         for way in _distinct(ways, *own.zeros[:2]):
             yield cause_of_both(way, way, "_zero", f"the zero points of A and B: each {way.name}")
 
@@ -250,16 +260,18 @@ class IntegerProduct(ProductOverK):
     sums_held = S32
     work_of_plan, work_of_addend = 2e-4, 4e-10
     aspects = (
-        Aspect("a_read", partial(_readings, 0), AS_IT_IS, says="A is read {}"),
+        Aspect("a_read", partial(_readings, 0), AS_IT_IS, says="A is read {}", far=STEPS_TWICE),
         Aspect(
-            "b_read",
-            lambda own: readings_of_b(*([*_readings(at, own)] for at in (0, 1))),
-            AS_IT_IS,
-            says="B is read {}",
+            "b_read", partial(_readings_of_b, False), AS_IT_IS, says="B is read {}", far=partial(_readings_of_b, True)
         ),
         Aspect("tail", lambda own: tail_causes(own.a.shape[1]), 0),
         *(
-            Aspect(f"{name.lower()}_zero", partial(_zeros, at, name), zero_ways(_POINTS, 8)[0])
+            Aspect(
+                f"{name.lower()}_zero",
+                partial(_zeros, at, name, False),
+                zero_ways(_POINTS, 8)[0],
+                far=partial(_zeros, at, name, True),
+            )
             for at, name in enumerate("AB")
         ),
         Aspect(

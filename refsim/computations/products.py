@@ -25,6 +25,7 @@ from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.reading import (
     ADDEND_READINGS,
     AS_IT_IS,
+    STEPS_TWICE,
     ends_of_parts,
     formats_read,
     kept_columns,
@@ -50,8 +51,14 @@ FIRST, LAST, ROUNDED_AGAIN, NOWHERE = ACCUMULANDS
 LARGEST = 1 << 12  # the most elements of a sample whose sums are remembered
 TILE_SIDE, SUMS_AT_ONCE = 1 << 10, 1 << 22  # lines of D, and sums of intervals, that are computed together
 READ_ASPECTS = (
-    Aspect("a_read", lambda own: readings_of(own.formats[0]), AS_IT_IS, says="A is read {}"),
-    Aspect("b_read", lambda own: readings_of_b(*map(readings_of, own.formats)), AS_IT_IS, says="B is read {}"),
+    Aspect("a_read", lambda own: readings_of(own.formats[0]), AS_IT_IS, says="A is read {}", far=STEPS_TWICE),
+    Aspect(
+        "b_read",
+        lambda own: readings_of_b(*map(readings_of, own.formats)),
+        AS_IT_IS,
+        says="B is read {}",
+        far=lambda own: readings_of_b(*map(readings_of, own.formats), far=True),
+    ),
 )
 WRITING = Aspect("tail", lambda own: tail_causes(own.columns), 0), WRITTEN, PLACED
 

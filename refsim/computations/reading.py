@@ -157,10 +157,20 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     if format.bits == 4:
         says = "with the two codes of a byte exchanged"
         found.append(OperandReading(says, Family.PACKING, PTX["cvt, e2m1x2"], lambda codes, row: exchanged(codes)))
-    for width, steps in product((32, 16, 64, 128), (4, 2)):
-        says = f"with a part of K twice: the last {width} columns of every {width * steps} are those before them"
-        found.append(OperandReading(says, Family.TAIL, PTX["mma, operands"], partial(_step_twice, width, steps), 2))
     return tuple(found)
+
+
+STEPS_TWICE = tuple(
+    OperandReading(
+        f"with a part of K twice: the last {width} columns of every {width * steps} are those before them",
+        Family.TAIL,
+        PTX["mma, operands"],
+        partial(_step_twice, width, steps),
+        2,
+    )
+    for width, steps in product((32, 16, 64, 128), (4, 2))
+)
+"""Far readings: one step of K is added twice, another one not at all."""
 
 
 # ---- addends -----------------------------------------------------------------------------------------------------------
@@ -257,15 +267,21 @@ def scale_readings() -> tuple[OperandReading, ...]:
     return tuple(found)
 
 
-def readings_of_b(left: Sequence[OperandReading], right: Sequence[OperandReading]) -> Iterator[OperandReading | Cause]:
-    """Yield the ways in which B of a product is read, and those in which A is read alike; ways of A and of B are given."""
-    yield from right
-    for row in left:
-        for other in right:
-            if row.name == other.name:
-                yield cause_of_both(row, other, "_read", f"A and B are read {row.name}")
-            elif row.family is other.family is Family.FNUZ:
-                yield cause_of_both(row, other, "_read", f"A is read {row.name}, B {other.name}")
+def readings_of_b(
+    left: Sequence[OperandReading], right: Sequence[OperandReading], *, far: bool = False
+) -> Iterator[OperandReading | Cause]:
+    """Yield the ways in which B of a product is read, and those of FNUZ in which A is read alike; or all far ways.
+
+    The near ways of A and of B are given.
+    """
+    yield from STEPS_TWICE if far else right
+    for row in (*left, *STEPS_TWICE) if far else left:
+        for other in (*right, *STEPS_TWICE) if far else right:
+            is_fnuz = row.family is other.family is Family.FNUZ
+            if is_fnuz is not far and (is_fnuz or row.name == other.name):
+                each = row.name if row.name == other.name else f"{row.name}, B {other.name}"
+                who = "A and B are" if row.name == other.name else "A is"
+                yield cause_of_both(row, other, "_read", f"{who} read {each}")
 
 
 def cause_of_both(left: Way, right: Way, aspect: str, says: str) -> Cause:

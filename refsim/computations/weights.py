@@ -15,6 +15,7 @@ from refsim.computations.integer_products import values_of, zero_causes, zero_wa
 from refsim.computations.products import PlainProduct
 from refsim.computations.reading import (
     AS_IT_IS,
+    STEPS_TWICE,
     OperandReading,
     exchanged,
     fragment_readings,
@@ -126,10 +127,11 @@ def _converted(conversion: str, codes: Matrix, format: ElementType) -> Matrix:
     return convert(conversion, codes)
 
 
-def _zeros(own: "WeightProduct") -> Iterator[Cause]:
+def _zeros(far: bool, own: "WeightProduct") -> Iterator[Cause]:
     """Yield the causes in zero points, which integers have."""
     ways = zero_ways(_LIBRARY, own.row.bits)
-    yield from zero_causes("zero", ways if isinstance(own.row, Integer) else ways[:1], own.zeros, "the zero point {}")
+    ways = ways if isinstance(own.row, Integer) else ways[:1]
+    yield from zero_causes("zero", ways, own.zeros, "the zero point {}", far=far)
 
 
 def _powers(change: Callable[[Floats], Any], scales: Floats, format: ElementType) -> Floats:
@@ -193,15 +195,22 @@ class WeightProduct(Computation):
     work_of_plan, work_of_addend = 2.6e-3, 4e-9
     aspects = (
         Aspect("ordered", _orders_of, ORDERS_OF_CODES[0], says="weights are read {}"),
-        Aspect("weight_read", _readings_of, AS_IT_IS, says="weights are read {}"),
+        Aspect("weight_read", _readings_of, AS_IT_IS, says="weights are read {}", far=STEPS_TWICE),
         Aspect(
             "scale_read",
-            lambda own: (*scale_readings(), *SCALE_VALUES, *SCALE_CODES, *scale_changes.ROWS, *SCALE_PLACES),
+            lambda own: (*scale_readings(), *SCALE_VALUES, *SCALE_CODES),
             AS_IT_IS,
             says="scales of B are read {}",
+            far=(*scale_changes.ROWS, *SCALE_PLACES),
         ),
-        Aspect("zero", _zeros, zero_ways(_LIBRARY, 4)[0]),
-        Aspect("zero_place", ZERO_PLACES, says="zero points are read {}", when=lambda own, way: np.ptp(own.zeros) > 0),
+        Aspect("zero", partial(_zeros, False), zero_ways(_LIBRARY, 4)[0], far=partial(_zeros, True)),
+        Aspect(
+            "zero_place",
+            ZERO_PLACES[:1],
+            says="zero points are read {}",
+            when=lambda own, way: np.ptp(own.zeros) > 0,
+            far=ZERO_PLACES[1:],
+        ),
         Aspect(
             "weighed",
             WEIGHINGS_OF_CODES,
@@ -221,7 +230,7 @@ class WeightProduct(Computation):
     def choices(self) -> Sequence[tuple[Aspect, Computation]]:
         """Return the aspects of the weights, and those of the product, which reads B as it is."""
         of_product = (
-            (replace(each, ways=()) if each.name == "b_read" else each, of) for each, of in self.product.choices
+            (replace(each, ways=(), far=()) if each.name == "b_read" else each, of) for each, of in self.product.choices
         )
         return [*super().choices, *of_product]
 
