@@ -20,6 +20,7 @@ from refsim.numerics.fast.reals import covers
 
 Floats = NDArray[np.float32]
 AT_ONCE = 8  # rows whose products a loop holds at a time
+TOGETHER = 1 << 10  # rows of all heads that are computed in one pass, at most
 
 
 @dataclass
@@ -159,11 +160,15 @@ class OnlineAttention(Computation):
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         rows = np.arange(self.shape[0]) if sample is None else sample[0]
-        values = np.zeros((len(rows), self.shape[1]), np.float64 if plan.wide.rank else np.float32)
-        of_head = self._wide if plan.wide.rank else self._of_head
-        for head in np.unique(rows // self.q.shape[1]).tolist():
-            mine = rows // self.q.shape[1] == head
-            values[mine] = of_head(plan, head, rows[mine] % self.q.shape[1])
+        heads, queries = np.divmod(rows, self.q.shape[1])
+        (each, of), (own, at) = (np.unique(places, return_inverse=True) for places in (heads, queries))
+        if not plan.wide.rank and each.size * own.size <= TOGETHER:
+            values = self.finished(plan, self.states(plan, each, own), each)[of, at]
+        else:
+            values = np.zeros((len(rows), self.shape[1]), np.float64 if plan.wide.rank else np.float32)
+            of_head = self._wide if plan.wide.rank else self._of_head
+            for head in each.tolist():
+                values[heads == head] = of_head(plan, head, queries[heads == head])
         way = plan.written
         if plan.narrowing is not steps.NARROWED_APART:
             way = replace(way, rounding=plan.narrowing.apply)

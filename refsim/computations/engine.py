@@ -23,10 +23,10 @@ class Aspect:
     """A choice of a computation; `ways` are the values that it may have, of which the first is usual.
 
     `ways` may be computed from the operands, as causes or as ways. `usual`, a value or a function of the operands, is
-    given where the first way is not the usual one; `far` are ways tried only where no other explains. `exact` is the usual value of a reference that rounds once. `says`,
+    given where the first way is not the usual one; `exact` is the usual value of a reference that rounds once. `says`,
     or its result for the operands, is the sentence around the name of a way. `when(operands, way)` returns whether a
     way is offered. A description always holds the words `told`: a sentence around the name, or a function of
-    the operands and the value.
+    the operands and the value. `far` are more ways, for when no other cause explains.
     """
 
     name: str

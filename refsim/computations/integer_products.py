@@ -321,11 +321,9 @@ class IntegerProduct(ProductOverK):
         columns = kept_columns(self.a.shape[1], plan.tail)
         columns = columns if end is None else columns[columns < end]
         sides, zeros = [], []
-        kinds = (self.a, plan.a_read, plan.a_zero), (self.b, plan.b_read, plan.b_zero)
-        for (codes, reading, way), row, own, part in zip(kinds, self.types, self.zeros[:2], parts, strict=True):
-            read, format = reading.read(codes, row)
-            assert isinstance(format, Integer)
-            sides.append(values_of(read[part][:, columns], format))
+        for name, way, own, part in zip("ab", (plan.a_zero, plan.b_zero), self.zeros[:2], parts, strict=True):
+            make = partial(self._side, plan, name, part, columns)
+            sides.append(self.of_sample(plan, sample, f"{name}_read tail", make, end))
             zeros.append(way.apply(own)[part][:, None])
         c = np.zeros((len(sides[0]), len(sides[1])), np.int64)
         if self.c is not None and plan.adds_c:
@@ -338,6 +336,11 @@ class IntegerProduct(ProductOverK):
         left_out = CORRECTIONS.index(plan.corrected) - 1
         kept = [np.broadcast_to(each, c.shape) for at, each in enumerate(terms) if at != left_out]
         return add(sides[0], sides[1], c + sum(kept, np.zeros_like(c)))  # type: ignore[no-any-return]
+
+    def _side(self, plan: Choices, name: str, part: Any, columns: NDArray[np.int64]) -> Whole:
+        """Return the numbers of some rows of the operand "a" or "b" in some columns of K."""
+        read, format = getattr(plan, f"{name}_read").read(getattr(self, name), self.types["ab".index(name)])
+        return values_of(read[part][:, columns], format)
 
     def _written(self, plan: Choices, total: Whole, sample: Sample | None) -> Codes:
         """Return the codes of sums: scaled, rounded and limited as the plan says."""
