@@ -159,6 +159,7 @@ class OnlineAttention(Computation):
         return len(self.q) // len(self.k)
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
+        """Return the codes of a plan: few rows in one pass over their heads, many rows head by head."""
         rows = np.arange(self.shape[0]) if sample is None else sample[0]
         heads, queries = np.divmod(rows, self.q.shape[1])
         (each, of), (own, at) = (np.unique(places, return_inverse=True) for places in (heads, queries))

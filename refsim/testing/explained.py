@@ -179,7 +179,8 @@ def _as_in(diet: Diet, name: str, case: Any, named: Named) -> Named | None:
 
 def _alike(subject: Computation, cause: Cause) -> list[Cause]:
     """Return the cause of those words; otherwise those that differ in numbers alone."""
-    of_aspect = [each for each in subject.causes() if each.aspect == cause.aspect and each.family == cause.family]
+    causes = (*subject.causes(), *subject.far_causes)
+    of_aspect = [each for each in causes if each.aspect == cause.aspect and each.family == cause.family]
     same = [each for each in of_aspect if each.says == cause.says]
     return same or [each for each in of_aspect if NUMBER.sub("#", each.says) == NUMBER.sub("#", cause.says)]
 
