@@ -17,6 +17,10 @@ CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = words_in("cluster_arrive cluster_
 PROXY_FENCE, RELEASE_MAP, ACQUIRE_MAP, USE_MAP, FENCE_INITS = words_in(
     "proxy_fence release_map acquire_map use_map fence_inits"
 )
+MBARRIER_INIT, MBARRIER_END, MBARRIER_TOUCH, MBARRIER_ARRIVE, MBARRIER_ASK, MBARRIER_COME = words_in(
+    "mbarrier_init mbarrier_end mbarrier_touch mbarrier_arrive mbarrier_ask mbarrier_come"
+)
+MBARRIER_OBSERVE, MBARRIER_PASS = "mbarrier_observe", "mbarrier_pass"
 EXIT, END, LAUNCH_WAIT, LAUNCH_NEXT, RENEW = words_in("exit end launch_wait launch_next renew")
 
 
@@ -29,7 +33,10 @@ class LaunchEvent:
     CLUSTER_ARRIVE: the living lanes. CLUSTER_FINISH: the clusters. PROXY_FENCE: the proxy and the state space.
     RELEASE_MAP, ACQUIRE_MAP: the scope, and the addresses of maps or None. USE_MAP: the access, the address, and
     whether an earlier launch made the map. RENEW: a region of global memory, and the first and last byte that were
-    allocated anew.
+    allocated anew. MBARRIER_INIT, MBARRIER_ARRIVE, MBARRIER_PASS: the object's byte in the flat shared memory.
+    MBARRIER_END, MBARRIER_TOUCH: the access and that byte. MBARRIER_ASK, MBARRIER_COME: that byte, and the arrival
+    that waits for asynchronous work of its lanes. MBARRIER_OBSERVE: that byte, the lanes of each cp.async that
+    arrived, and for each agent of copy engines its newest access.
     """
 
     verb: str

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
+from refsim.ptx import events
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released, Rows, together
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.events import CLUSTER_FINISH, FENCE_INITS, Hear, LaunchEvent
+from refsim.ptx.events import Hear, LaunchEvent
 from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
-from refsim.ptx.memory.access import CLUSTER, READ, WRITE, Access, Semantics
+from refsim.ptx.memory.access import CLUSTER, READ, WRITE, Semantics
 from refsim.ptx.memory.arrays import Array
 
 OBJECT_BYTES = 8
@@ -235,22 +236,35 @@ class PhaseOrder:
         self.stages = HandedStages(clocks, self.geometry)
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
         self.unseen: dict[int, dict[int, int]] = {}
+        self.notes: dict[object, list[Arrived]] = {}
         nobody = np.zeros(0, np.int64)
         self.nothing = Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING, nobody)
 
     def hears(self) -> dict[str, Hear]:
         """Return what hears the events of each verb."""
-        return {FENCE_INITS: self.inits_fenced, CLUSTER_FINISH: self.clusters_completed}
+        return {
+            events.FENCE_INITS: self.inits_fenced,
+            events.CLUSTER_FINISH: self.clusters_completed,
+            events.MBARRIER_INIT: self.born,
+            events.MBARRIER_END: self.died,
+            events.MBARRIER_TOUCH: self.touched,
+            events.MBARRIER_ARRIVE: self.arrive,
+            events.MBARRIER_ASK: self.note,
+            events.MBARRIER_COME: self.arrive_noted,
+            events.MBARRIER_OBSERVE: self.observed,
+        }
 
     # ---- objects
-    def born(self, flat: int, lane: int) -> None:
+    def born(self, event: LaunchEvent) -> None:
         """Record that a lane's newest access initialized an object."""
-        self.births[flat] = Birth(self._agent(lane), self.history.now)
+        flat = event.payload
+        self.births[flat] = Birth(self._agent(int(event.lanes[0])), self.history.now)
         self.arrived[flat] = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
         self.complete[flat] = [self.nothing for _ in self.clocks]
 
-    def touched(self, access: Access, flat: int) -> None:
+    def touched(self, event: LaunchEvent) -> None:
         """Record that threads arrive at an object or wait for it; report a thread that does not come after its init."""
+        access, flat = event.payload
         birth, lanes = self.births[flat], access.threads.ids
         number = self.history.number(access.statement, access.width)
         own = self.geometry.cta[lanes] == flat // self.stride
@@ -277,9 +291,10 @@ class PhaseOrder:
             if birth.is_fenced and birth.met == _NEVER and self.geometry.cluster_of(flat // self.stride) in clusters:
                 birth.met = self.history.now
 
-    def died(self, access: Access, flat: int) -> None:
+    def died(self, event: LaunchEvent) -> None:
         """Record that a thread ends an object; report an access of another thread to it that did not happen before. A
         meeting of the warp is enough, as cuda::pipeline ends its barriers so."""
+        access, flat = event.payload
         birth = self.births.pop(flat)
         self.unseen.pop(flat, None)
         del self.arrived[flat], self.complete[flat]
@@ -301,8 +316,9 @@ class PhaseOrder:
         return lane + self.geometry.first * self.geometry.threads
 
     # ---- arrivals
-    def arrive(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
+    def arrive(self, event: LaunchEvent) -> None:
         """Record arrivals: they release what the lanes know, or, if relaxed, what they knew at their last fence."""
+        flat, lanes, meaning = event.payload, event.lanes, event.meaning
         own = self.geometry.cta[lanes] == flat // self.stride
         if not own.all():
             agents = (lanes[~own] + self._agent(0)).tolist()
@@ -351,20 +367,21 @@ class PhaseOrder:
                 found = found | clocks.snapshot(rows, lane, int(rows.own[lane]))
         return found
 
-    def note(self, lanes: Ids, flat: int) -> list[Arrived]:
-        """Return what lanes of one CTA know now, in each order, for later arrivals at an object on their behalf."""
-        notes = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
+    def note(self, event: LaunchEvent) -> None:
+        """Note what lanes of one CTA know now, in each order, for a later arrival at an object on their behalf."""
+        lanes, (flat, arrival) = event.lanes, event.payload
+        notes = self.notes[arrival] = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
         is_own = self.geometry.cta[lanes[0]] == flat // self.stride
         for clocks, arrived in zip(self.clocks, notes, strict=True):
             if is_own:
                 arrived.add(self.geometry, clocks.rows, lanes, self.history.now)
             else:
                 arrived.far = arrived.back.settled = clocks.snapshots(clocks.rows, lanes, self.history.now)
-        return notes
 
-    def arrive_noted(self, flat: int, notes: list[Arrived]) -> None:
+    def arrive_noted(self, event: LaunchEvent) -> None:
         """Add arrivals that were noted before."""
-        for arrived, note in zip(self.arrived[flat], notes, strict=True):
+        flat, arrival = event.payload
+        for arrived, note in zip(self.arrived[flat], self.notes.pop(arrival), strict=True):
             arrived.join(note)
 
     # ---- copies that arrived
@@ -394,12 +411,12 @@ class PhaseOrder:
                 clocks.learn(np.array([lane]), known)
 
     # ---- phases
-    def observed(self, flat: int, copied: Ids, transfers: dict[int, int]) -> None:
+    def observed(self, event: LaunchEvent) -> None:
         """Complete a phase when the first thread sees it complete: its knowledge is fixed from now on. It covers the
-        arrivals so far, the copies of lanes `copied`, and `transfers` of copy engines: for each agent, its newest
-        access."""
+        arrivals so far, the copies of lanes, and the transfers of copy engines."""
+        flat, copied, transfers = event.payload
         self.unseen.pop(flat, None)
-        shadows = self._shadows(flat // self.stride, copied)
+        shadows = self._shadows(flat // self.stride, np.unique(np.concatenate(copied))) if copied else NOTHING
         if transfers:
             shadows = shadows | Knowledge(threads=transfers)
         self.complete[flat] = [
@@ -407,8 +424,9 @@ class PhaseOrder:
             for clocks, arrived in zip(self.clocks, self.arrived[flat], strict=True)
         ]
 
-    def passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
+    def passed(self, event: LaunchEvent) -> None:
         """Let lanes acquire the knowledge of the phase that they saw complete."""
+        flat, lanes, meaning = event.payload, event.lanes, event.meaning
         for order, (clocks, complete) in enumerate(zip(self.clocks, self.complete[flat], strict=True)):
             self.stages.learn(order, lanes, complete.done, meaning)
             if meaning.acquires:
@@ -442,8 +460,6 @@ class PhaseOrder:
 
     def _shadows(self, cta: int, copied: Ids) -> Knowledge:
         """Return the knowledge of the copies of lanes up to their newest access, with whole warps as one stamp."""
-        if not len(copied):
-            return NOTHING
         geometry = self.geometry
         stamps = np.zeros(geometry.warps * WARP, np.int64)
         stamps[geometry.thread[copied]] = self.shadows[copied]

@@ -30,7 +30,7 @@ from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import fault
 from refsim.ptx.isa.definedness.tracking import ProductReads
-from refsim.ptx.memory.access import CTA, GPU, READ, UPDATE, WRITE, Access, Semantics
+from refsim.ptx.memory.access import CTA, GPU, READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import Region
 
@@ -457,6 +457,7 @@ class Races:
             events.CLUSTER_ARRIVE: orders.apply,
             events.CLUSTER_FINISH: orders.apply,
             events.CLUSTER_WAIT: orders.everyone_met,
+            events.MBARRIER_PASS: self.phase_passed,
             events.EXIT: self.exited,
             events.RENEW: self.renew,
         }
@@ -478,9 +479,9 @@ class Races:
         if self.orders.barriers_met(event) and self.compared.is_private:
             self._lift_floor()
 
-    def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Record that lanes saw the last phase of the mbarrier at byte `flat` of the shared memory complete."""
-        self.phases.passed(flat, lanes, meaning)
+    def phase_passed(self, event: LaunchEvent) -> None:
+        """Record that lanes saw the last phase of an mbarrier complete."""
+        self.phases.passed(event)
         if self.compared.is_private:
             self._lift_floor()
 

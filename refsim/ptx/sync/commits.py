@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from refsim.ptx.events import MBARRIER_ASK, MBARRIER_COME
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import WRITE
 from refsim.ptx.memory.arrays import Array
@@ -73,8 +74,8 @@ class TransferCounts:
             for each in owner.objects(one, space, at):
                 owner.barrier(each, 0)
                 owner.touch(each)
-                notes = None if owner.order is None else owner.order.note(one.ids, each.flat)
-                found.append(objects.Delayed(one, each.flat, each.access, 0, notes))
+                found.append(objects.Delayed(one, each.flat, each.access, 0))
+                owner.machine.emit(MBARRIER_ASK, one.ids, one.statement, payload=(each.flat, found[-1]))
         return found
 
     def come(self, arrivals: list[objects.Delayed], committed: Any) -> None:
@@ -85,8 +86,7 @@ class TransferCounts:
             found = objects.Object(first.flat, first.lanes, np.zeros(1, np.int64), first.access)
             barrier = owner.barrier(found, 0)
             owner.check(found, barrier, _ONE, np.array([barrier.pending]), completes=True)
-            if owner.order is not None and first.notes is not None:
-                owner.order.arrive_noted(first.flat, first.notes)
+            owner.machine.emit(MBARRIER_COME, first.lanes.ids, first.lanes.statement, payload=(first.flat, first))
             barrier.pending -= 1
             barrier.counted.append(committed)
             owner.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)

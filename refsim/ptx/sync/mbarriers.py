@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
+from refsim.ptx import events
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, WRITE, Access, Semantics
@@ -28,6 +28,7 @@ from refsim.ptx.text.syntax import Statement, place
 CODE, RULE = "barrier-misuse", "PTX ISA, mbarrier"
 BYTES = 8
 _NONE = -2
+_NOBODY = np.zeros(0, np.int64)
 _RULE = "PTX ISA, mbarrier.test_wait: a parity means the current phase or the one before it, whichever thread asks"
 Came = list[tuple[Ids, Statement]]
 
@@ -164,14 +165,12 @@ class Arrivals:
 
 @dataclass(frozen=True, eq=False)
 class Delayed:
-    """Arrivals of lanes at one object, due once their copies up to number `issued` are complete. `notes` hold what the
-    lanes knew when they asked for the arrival (None without race check)."""
+    """Arrivals of lanes at one object, due once their copies up to number `issued` are complete."""
 
     lanes: Lanes
     flat: int
     access: Access
     issued: int
-    notes: list[Arrived] | None
 
 
 @dataclass(frozen=True)
@@ -204,11 +203,6 @@ class Mbarriers:
 
     def __post_init__(self) -> None:
         self.arrivals, self.waits = Arrivals(self.machine), PhaseWaits(self.machine)
-
-    @property
-    def order(self) -> PhaseOrder | None:
-        """Return the race check's record of phases; None without race check."""
-        return None if self.machine.races is None else self.machine.races.phases
 
     # ---- plain accesses
     def before(self, access: Access) -> None:
@@ -253,8 +247,7 @@ class Mbarriers:
                 self._store(lanes, space, addresses, {int(found.at[0]): barrier.word for found, barrier in made})
             for found, barrier in made:
                 self.live[found.flat], self.positions = barrier, None
-                if self.order is not None:
-                    self.order.born(found.flat, int(found.lanes.ids[0]))
+                self.machine.emit(events.MBARRIER_INIT, found.lanes.ids, payload=found.flat)
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
         """End objects (mbarrier.inval) and clear their words."""
@@ -268,8 +261,7 @@ class Mbarriers:
 
     def _end(self, found: Object) -> None:
         """Remove an object from all records."""
-        if self.order is not None:
-            self.order.died(found.access, found.flat)
+        self.machine.emit(events.MBARRIER_END, found.lanes.ids, payload=(found.access, found.flat))
         del self.live[found.flat]
         self.arrivals.forget(found.flat)
         self.waits.forget(found.flat)
@@ -308,8 +300,7 @@ class Mbarriers:
             tokens[found.at] = (barrier.phase << COUNT_BITS | before).astype(np.uint64)
             if drop:
                 barrier.expected -= int(numbers.sum())
-            if self.order is not None:
-                self.order.arrive(found.flat, found.lanes.ids, meaning)
+            self.machine.emit(events.MBARRIER_ARRIVE, found.lanes.ids, lanes.statement, meaning, found.flat)
             barrier.pending -= int(numbers.sum())
             self.arrivals.note(found.flat, barrier.phase, found.lanes.ids, found.access.statement)
             self.waits.arrived(found.lanes.ids)
@@ -371,8 +362,7 @@ class Mbarriers:
                 if parity and some is not None:
                     self.waits.passed(some, found.flat, barrier.phase - 1, is_filling=barrier.is_filling)
                 self._observe(found.flat, barrier)
-                if self.machine.races is not None:
-                    self.machine.races.phase_passed(found.flat, ids[passed], meaning)
+                self.machine.emit(events.MBARRIER_PASS, ids[passed], lanes.statement, meaning, found.flat)
         return done
 
     def _wanted(self, found: Object, barrier: Barrier, asked: Array, *, parity: bool) -> Array:
@@ -398,9 +388,7 @@ class Mbarriers:
         copied = [ids for ids, _ in barrier.landing]
         barrier.landing = []
         transfers, barrier.brought = self.machine.engine.land(barrier.brought) if barrier.brought else {}, []
-        if self.order is not None:
-            ids = np.unique(np.concatenate(copied)) if copied else np.zeros(0, np.int64)
-            self.order.observed(flat, ids, transfers)
+        self.machine.emit(events.MBARRIER_OBSERVE, _NOBODY, payload=(flat, copied, transfers))
 
     def missing(self, lane: int) -> Came:
         """Return the lanes that arrived in the phase before the awaited phase of a lane, and not in the awaited one."""
@@ -437,9 +425,9 @@ class Mbarriers:
                 raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST_ARRIVALS}", RULE)
             self.keep(found.flat)
             self.machine.copies.count_on(found.lanes)
-            notes = None if self.order is None else self.order.note(found.lanes.ids, found.flat)
             ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
-            arrival = Delayed(ours, found.flat, found.access, self.machine.copies.issued, notes)
+            arrival = Delayed(ours, found.flat, found.access, self.machine.copies.issued)
+            self.machine.emit(events.MBARRIER_ASK, ours.ids, lanes.statement, payload=(found.flat, arrival))
             if self.machine.copies.are_flying(arrival.lanes.ids, arrival.issued):
                 self.delayed.append(arrival)
             else:
@@ -469,8 +457,7 @@ class Mbarriers:
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
         barrier, ones = self.barrier(found, 0), np.ones(first.lanes.count, np.int64)
         self.check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
-        if self.order is not None and first.notes is not None:
-            self.order.arrive_noted(first.flat, first.notes)
+        self.machine.emit(events.MBARRIER_COME, first.lanes.ids, first.lanes.statement, payload=(first.flat, first))
         barrier.copies.append((first.lanes.ids, first.issued))
         barrier.pending -= first.lanes.count
         self.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)
@@ -508,9 +495,8 @@ class Mbarriers:
         raise found.lanes.fault(CODE, lane, f"an mbarrier object {what}", RULE)
 
     def touch(self, found: Object) -> None:
-        """Record an access to an object for the race check."""
-        if self.order is not None:
-            self.order.touched(found.access, found.flat)
+        """Emit an access to an object."""
+        self.machine.emit(events.MBARRIER_TOUCH, found.lanes.ids, payload=(found.access, found.flat))
 
     def keep(self, flat: int) -> None:
         """Write the word of an object to memory, and let polling lanes look again."""

@@ -5,7 +5,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.races import Races
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.lowering.blocks import Code
@@ -21,7 +20,5 @@ class Scheduler(Machine, Protocol):
 
     @property
     def code(self) -> Code: ...
-    @property
-    def races(self) -> Races | None: ...
     def wake(self) -> bool: ...
     def execute(self, places: list[tuple[int, Lanes]], lanes: Lanes) -> None: ...
