@@ -21,6 +21,9 @@ MBARRIER_INIT, MBARRIER_END, MBARRIER_TOUCH, MBARRIER_ARRIVE, MBARRIER_ASK, MBAR
     "mbarrier_init mbarrier_end mbarrier_touch mbarrier_arrive mbarrier_ask mbarrier_come"
 )
 MBARRIER_OBSERVE, MBARRIER_PASS = "mbarrier_observe", "mbarrier_pass"
+COPY_BEGIN, COPY_END, SOURCE_READ, SOURCE_FREE, WAIT_COPIES, WAIT_BULK = words_in(
+    "copy_begin copy_end source_read source_free wait_copies wait_bulk"
+)
 EXIT, END, LAUNCH_WAIT, LAUNCH_NEXT, RENEW = words_in("exit end launch_wait launch_next renew")
 
 
@@ -36,7 +39,10 @@ class LaunchEvent:
     allocated anew. MBARRIER_INIT, MBARRIER_ARRIVE, MBARRIER_PASS: the object's byte in the flat shared memory.
     MBARRIER_END, MBARRIER_TOUCH: the access and that byte. MBARRIER_ASK, MBARRIER_COME: that byte, and the arrival
     that waits for asynchronous work of its lanes. MBARRIER_OBSERVE: that byte, the lanes of each cp.async that
-    arrived, and for each agent of copy engines its newest access.
+    arrived, and for each agent of copy engines its newest access. COPY_BEGIN, COPY_END: the items of shared memory
+    that an asynchronous copy writes, their width, and the proxy of a reduction. SOURCE_READ: the access, and the
+    lane or the mbarrier that knows of its end. SOURCE_FREE: the access. WAIT_BULK: lane and access number of each
+    write.
     """
 
     verb: str

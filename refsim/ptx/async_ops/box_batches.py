@@ -17,6 +17,7 @@ from refsim.ptx.async_ops.ends import BULK_BYTES, Box, Ends, changed, fill_of
 from refsim.ptx.async_ops.torn_products import on_trial, others_watching, watching
 from refsim.ptx.async_ops.transfers import End, Transfer, UnitHost
 from refsim.ptx.checks.marks import AccessPart, Repeats
+from refsim.ptx.events import COPY_BEGIN
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import READ, WRITE, Access
@@ -94,8 +95,7 @@ def loaded(ends: Ends, batch: BoxBatch, barriers: Array, masks: Array | None, be
     if read is not None:
         for observer in watching(machine, "global"):
             observer.after(read)
-    if machine.in_flight is not None:
-        machine.in_flight.issued(write.index, BULK_BYTES)
+    machine.emit(COPY_BEGIN, lanes.ids, lanes.statement, payload=(write.index, BULK_BYTES, ""))
     write.space.mark_written(write.index, BULK_BYTES)
     starts, ends_at = np.cumsum(counts) - counts, np.cumsum(sizes)
     for number, one in enumerate(which.tolist()):

@@ -17,6 +17,7 @@ from refsim.ptx.async_ops.ends import BULK_BYTES, TENSOR_RULE, Box, Ends, change
 from refsim.ptx.async_ops.queue import Queue, ThreadGroups
 from refsim.ptx.async_ops.transfers import End, Transfer, UnitHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.events import COPY_BEGIN, WAIT_BULK
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.atomic import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
@@ -66,8 +67,8 @@ class TransferWatchers:
             machine.proxies.before(access)
         if machine.races is not None:
             machine.races.transfer_issued(access, lambda: changed(access), flight.lane)
-        if machine.in_flight is not None:
-            machine.in_flight.issued(access.index, access.width, access.proxy if access.kind == UPDATE else "")
+        written = access.index, access.width, access.proxy if access.kind == UPDATE else ""
+        machine.emit(COPY_BEGIN, flight.lanes.ids, access.statement, payload=written)
         access.space.mark_written(access.index, access.width)
         flight.writes = access
 
@@ -288,9 +289,7 @@ class CopyEngine:
                 each.release()
             return
         self._complete(ready)
-        if self.machine.races is not None:
-            for each in ready:
-                self.machine.races.phases.waited_for(each.lane, each.stamp)
+        self.machine.emit(WAIT_BULK, lanes.ids, lanes.statement, payload=[(each.lane, each.stamp) for each in ready])
 
     # ---- progress of transfers
     @property

@@ -17,6 +17,7 @@ from refsim.ptx.checks.in_flight import InFlight, OperandReads
 from refsim.ptx.checks.marks import unequal
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
+from refsim.ptx.events import COPY_BEGIN, COPY_END, SOURCE_FREE, SOURCE_READ, WAIT_COPIES
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.isa.atomic import ElementUpdate
@@ -104,8 +105,7 @@ class AsyncCopy:
 
     def complete(self) -> None:
         """Report the bytes as complete to the checks, after a wait that covers the copy."""
-        if self.host.in_flight is not None:
-            self.host.in_flight.landed(self.index, self.size)
+        self.host.emit(COPY_END, self.lanes.ids, self.lanes.statement, payload=(self.index, self.size, ""))
         if self.host.races is not None:
             counted = self.number <= self.host.copies.counted[self.lanes.ids]
             agents = self.host.races.copy_landed(self.lanes, self.index, self.size, counted)
@@ -198,8 +198,7 @@ class Copies:
                 observer.before(access.of(~again) if again.any() else access)
         if machine.races is not None:
             machine.races.copy_issued(access, flight.items)
-        if machine.in_flight is not None:
-            machine.in_flight.issued(access.index, size)
+        machine.emit(COPY_BEGIN, lanes.ids, lanes.statement, payload=(access.index, size, ""))
         state.mark_written(access.index, size)
         self.queue.start(flight)
 
@@ -235,8 +234,8 @@ class Copies:
             limit = self.groups.all_but(lanes.key, pending)
             self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
             self._mark_again()
-        if self.machine.races is not None and self.counted.any():
-            self.machine.races.phases.waited_themselves(lanes.ids)
+        if self.counted.any():
+            self.machine.emit(WAIT_COPIES, lanes.ids, lanes.statement)
 
     def count_on(self, lanes: Lanes) -> None:
         """Let an mbarrier count all copies that these lanes have issued."""
@@ -381,9 +380,9 @@ class Transfer:
     def complete(self) -> None:
         """Mark it as complete for the checks, after a thread has observed its completion."""
         self.release()
-        if self.host.in_flight is not None and self.writes is not None:
-            updates = self.writes.proxy if self.writes.kind == UPDATE else ""
-            self.host.in_flight.landed(self.writes.index, self.writes.width, updates)
+        if self.writes is not None:
+            written = self.writes.index, self.writes.width, self.writes.proxy if self.writes.kind == UPDATE else ""
+            self.host.emit(COPY_END, self.lanes.ids, self.lanes.statement, payload=written)
 
     def landed(self) -> dict[int, int]:
         """Return the agent that now owns its writes, with the newest access, after a thread observed the phase."""
@@ -395,18 +394,15 @@ class Transfer:
 
     def release(self) -> None:
         """Let other threads write its source and its map, after its thread has waited for the read."""
-        if self.host.in_flight is not None and self.reads is not None:
-            self.host.in_flight.was_read(self.reads.index, self.reads.width)
+        if self.reads is not None:
+            self.host.emit(SOURCE_FREE, self.lanes.ids, self.lanes.statement, payload=self.reads)
         self.reads, self.map_at = None, 0
 
     def source_was_read(self) -> None:
-        """Record the read of the shared source for the thread or mbarrier agent that knows of its end."""
-        races = self.host.races
-        if races is not None and self.reads is not None:
-            by_thread = self.barrier < 0
-            races.transfer_read(
-                self.reads, self.lane + races.first if by_thread else races.phases.agent_of(self.barrier)
-            )
+        """Emit the read of the shared source for the thread or the mbarrier that knows of its end."""
+        if self.reads is not None:
+            knows = self.reads, self.lane, self.barrier
+            self.host.emit(SOURCE_READ, self.lanes.ids, self.lanes.statement, payload=knows)
 
     def writes_to(self, start: int, width: int) -> Bools:
         """Return whether it still writes some of these bytes of the flat shared memory."""

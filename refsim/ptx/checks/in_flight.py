@@ -21,6 +21,7 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.ptx.checks.race_reports import EQUAL_RULE, EQUAL_STORES
+from refsim.ptx.events import COPY_BEGIN, COPY_END, SOURCE_FREE, Hear, LaunchEvent
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import CORE_ROW
@@ -58,9 +59,13 @@ class InFlight:
         self.updates: dict[str, Array] = {}
         self.count = self.reading = 0
 
-    def issued(self, index: Array, width: int, updates: str = "") -> None:
-        """Record that a copy in flight writes these items; `updates`: the proxy of a reduction, which others of that
-        proxy may overlap."""
+    def hears(self) -> dict[str, Hear]:
+        """Return what hears the events of each verb."""
+        return {COPY_BEGIN: self.issued, COPY_END: self.landed, SOURCE_FREE: self.was_read}
+
+    def issued(self, event: LaunchEvent) -> None:
+        """Record that a copy in flight writes items; others of the proxy of a reduction may overlap it."""
+        index, width, updates = event.payload
         self.again(index, width)
         self.count += len(index)
         if updates:
@@ -75,8 +80,9 @@ class InFlight:
         """Return which items of an access a copy in flight writes."""
         return np.asarray(self._items(access.width).take(access.index) != 0)
 
-    def landed(self, index: Array, width: int, updates: str = "") -> None:
-        """Record that a copy to these items is complete."""
+    def landed(self, event: LaunchEvent) -> None:
+        """Record that a copy to items is complete."""
+        index, width, updates = event.payload
         self.count -= len(index)
         if updates:
             rows = self._rows(width, self.updates[updates])
@@ -89,8 +95,9 @@ class InFlight:
         self.reading += 1
         self._rows(width)[index] += 1
 
-    def was_read(self, index: Array, width: int) -> None:
-        """Record that a copy has read these items."""
+    def was_read(self, event: LaunchEvent) -> None:
+        """Record that a copy has read its source."""
+        index, width = event.payload.index, event.payload.width
         self.reading -= 1
         self._rows(width)[index] -= 1
 

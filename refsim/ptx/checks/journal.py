@@ -45,9 +45,3 @@ class Journal:
         """Return the notes after an access, in order; an earlier note cannot order that access."""
         found = list(takewhile(lambda note: note.now >= number, reversed(self.notes)))
         return found[::-1]
-
-    def has_strong(self, area: int, *, is_strong: bool) -> bool:
-        """Return whether an area has strong accesses; an access that `is_strong` makes it one."""
-        if is_strong:
-            self.strong.add(area)
-        return area in self.strong

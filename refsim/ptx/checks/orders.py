@@ -220,7 +220,9 @@ class Orders:
         at, first = part.index * access.width + part.area.base, self.geometry.first if part.area.is_shared else 0
         places = AccessPlaces(access.kind, access.name, at, access.wrote, first)
         event = LaunchEvent(events.ACCESS, access.threads.ids, access.statement, meaning, places)
-        if self.journal.has_strong(part.area.base, is_strong=meaning.strong):
+        if meaning.strong:
+            self.journal.strong.add(part.area.base)
+        if part.area.base in self.journal.strong:
             self.journal.add(self.history.now, event)
         if self.strict.matters or meaning.releases:
             for order in self.every:

@@ -252,6 +252,8 @@ class PhaseOrder:
             events.MBARRIER_ASK: self.note,
             events.MBARRIER_COME: self.arrive_noted,
             events.MBARRIER_OBSERVE: self.observed,
+            events.WAIT_COPIES: self.waited_themselves,
+            events.WAIT_BULK: self.waited_for,
         }
 
     # ---- objects
@@ -390,9 +392,9 @@ class PhaseOrder:
         self.shadows[lanes] = self.history.now
         return (lanes + self._agent(0) + self.geometry.grid_threads).astype(np.int32)
 
-    def waited_themselves(self, lanes: Ids) -> None:
+    def waited_themselves(self, event: LaunchEvent) -> None:
         """Let lanes come after their own copies, which they waited for by groups."""
-        for lane in lanes[self.shadows[lanes] > 0].tolist():
+        for lane in event.lanes[self.shadows[event.lanes] > 0].tolist():
             known = Knowledge(threads={self._agent(lane) + self.geometry.grid_threads: int(self.shadows[lane])})
             for clocks in self.clocks:
                 clocks.learn(np.array([lane]), known)
@@ -403,9 +405,9 @@ class PhaseOrder:
         thread = at // OBJECT_BYTES % self.geometry.threads
         return self._agent(cta * self.geometry.threads + thread) + 2 * self.geometry.grid_threads
 
-    def waited_for(self, lane: int, number: int) -> None:
-        """Let a lane come after access `number` of its virtual agent, as it waited for that bulk group."""
-        if number:
+    def waited_for(self, event: LaunchEvent) -> None:
+        """Let each lane come after an access of its virtual agent, as it waited for that bulk group."""
+        for lane, number in (each for each in event.payload if each[1]):
             known = Knowledge(threads={self._agent(lane) + self.geometry.grid_threads: number})
             for clocks in self.clocks:
                 clocks.learn(np.array([lane]), known)

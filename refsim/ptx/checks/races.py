@@ -378,9 +378,11 @@ class Races:
         self.history.list(event)
         return number
 
-    def transfer_read(self, access: Access, agent: int) -> int:
-        """Mark a read of shared memory by a copy engine as made by `agent` now, and return its number. A thread saw the
-        transfer complete now, so that a later writer must come after the threads that waited."""
+    def transfer_read(self, event: LaunchEvent) -> None:
+        """Mark a read of shared memory by a copy engine as made now by the thread or mbarrier that knows of its end. A
+        thread saw the transfer complete now, so that a later writer must come after the threads that waited."""
+        access, lane, barrier = event.payload
+        agent = lane + self.first if barrier < 0 else self.phases.agent_of(barrier)
         number = self.history.number(access.statement, access.width)
         first = agent - int(access.threads.ids[0])
         self.shared.waiting.append(Read(AccessPart(self.shared, access), number, slice(None), first))
@@ -390,7 +392,6 @@ class Races:
                 self.remote.note(np.array([owner]), np.array([agent]), number)
             else:
                 self.reporter.report_exit(owner, agent, number)
-        return number
 
     def transfer_sent(
         self, access: Access, repeats: Repeats | None = None, seen: list[AccessPart] | None = None
@@ -458,6 +459,7 @@ class Races:
             events.CLUSTER_FINISH: orders.apply,
             events.CLUSTER_WAIT: orders.everyone_met,
             events.MBARRIER_PASS: self.phase_passed,
+            events.SOURCE_READ: self.transfer_read,
             events.EXIT: self.exited,
             events.RENEW: self.renew,
         }

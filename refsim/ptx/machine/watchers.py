@@ -72,7 +72,8 @@ class MemoryWatchers:
     def subscribers(self) -> list[Mapping[str, Hear]]:
         """Return what hears the events of each verb, of one check after the other: they hear an event in this order."""
         phases = None if self.races is None else self.races.phases
-        return [each.hears() for each in (self.races, phases, self.proxies, self.dependency) if each is not None]
+        order = self.in_flight, self.races, phases, self.proxies, self.dependency
+        return [each.hears() for each in order if each is not None]
 
     def observers(self, machine: WatchedMachine) -> dict[str, list[Observer]]:
         """Return the observers of each state space, in the order in which they are called."""
