@@ -95,7 +95,7 @@ def loaded(ends: Ends, batch: BoxBatch, barriers: Array, masks: Array | None, be
     if read is not None:
         for observer in watching(machine, "global"):
             observer.after(read)
-    machine.emit(COPY_BEGIN, lanes.ids, lanes.statement, payload=(write.index, BULK_BYTES, ""))
+    lanes.emit(COPY_BEGIN, payload=(write.index, BULK_BYTES, ""))
     write.space.mark_written(write.index, BULK_BYTES)
     starts, ends_at = np.cumsum(counts) - counts, np.cumsum(sizes)
     for number, one in enumerate(which.tolist()):

@@ -211,7 +211,7 @@ class Ends:
             observer.before(access)
             observer.after(access)
         used = access, address, at in access.space.maps
-        self.machine.emit(USE_MAP, part.ids, part.statement, payload=used)
+        part.emit(USE_MAP, payload=used)
         return access.held()
 
     def _parameters(self, part: Lanes, at: int) -> Array:

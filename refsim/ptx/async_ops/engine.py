@@ -289,7 +289,7 @@ class CopyEngine:
                 each.release()
             return
         self._complete(ready)
-        self.machine.emit(WAIT_BULK, lanes.ids, lanes.statement, payload=[(each.lane, each.stamp) for each in ready])
+        lanes.emit(WAIT_BULK, payload=[(each.lane, each.stamp) for each in ready])
 
     # ---- progress of transfers
     @property

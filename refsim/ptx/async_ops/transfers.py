@@ -105,7 +105,7 @@ class AsyncCopy:
 
     def complete(self) -> None:
         """Report the bytes as complete to the checks, after a wait that covers the copy."""
-        self.host.emit(COPY_END, self.lanes.ids, self.lanes.statement, payload=(self.index, self.size, ""))
+        self.lanes.emit(COPY_END, payload=(self.index, self.size, ""))
         if self.host.races is not None:
             counted = self.number <= self.host.copies.counted[self.lanes.ids]
             agents = self.host.races.copy_landed(self.lanes, self.index, self.size, counted)
@@ -198,7 +198,7 @@ class Copies:
                 observer.before(access.of(~again) if again.any() else access)
         if machine.races is not None:
             machine.races.copy_issued(access, flight.items)
-        machine.emit(COPY_BEGIN, lanes.ids, lanes.statement, payload=(access.index, size, ""))
+        lanes.emit(COPY_BEGIN, payload=(access.index, size, ""))
         state.mark_written(access.index, size)
         self.queue.start(flight)
 
@@ -235,7 +235,7 @@ class Copies:
             self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
             self._mark_again()
         if self.counted.any():
-            self.machine.emit(WAIT_COPIES, lanes.ids, lanes.statement)
+            lanes.emit(WAIT_COPIES)
 
     def count_on(self, lanes: Lanes) -> None:
         """Let an mbarrier count all copies that these lanes have issued."""
@@ -382,7 +382,7 @@ class Transfer:
         self.release()
         if self.writes is not None:
             written = self.writes.index, self.writes.width, self.writes.proxy if self.writes.kind == UPDATE else ""
-            self.host.emit(COPY_END, self.lanes.ids, self.lanes.statement, payload=written)
+            self.lanes.emit(COPY_END, payload=written)
 
     def landed(self) -> dict[int, int]:
         """Return the agent that now owns its writes, with the newest access, after a thread observed the phase."""
@@ -395,14 +395,14 @@ class Transfer:
     def release(self) -> None:
         """Let other threads write its source and its map, after its thread has waited for the read."""
         if self.reads is not None:
-            self.host.emit(SOURCE_FREE, self.lanes.ids, self.lanes.statement, payload=self.reads)
+            self.lanes.emit(SOURCE_FREE, payload=self.reads)
         self.reads, self.map_at = None, 0
 
     def source_was_read(self) -> None:
         """Emit the read of the shared source for the thread or the mbarrier that knows of its end."""
         if self.reads is not None:
             knows = self.reads, self.lane, self.barrier
-            self.host.emit(SOURCE_READ, self.lanes.ids, self.lanes.statement, payload=knows)
+            self.lanes.emit(SOURCE_READ, payload=knows)
 
     def writes_to(self, start: int, width: int) -> Bools:
         """Return whether it still writes some of these bytes of the flat shared memory."""

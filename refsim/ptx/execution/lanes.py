@@ -16,7 +16,7 @@ from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.findings.record import fault
-from refsim.ptx.memory.access import Access, Semantics, semantics
+from refsim.ptx.memory.access import WEAK, Access, Semantics, semantics
 from refsim.ptx.memory.arrays import Array, Bools
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space, position_of, rank_bits, rank_of
 from refsim.ptx.memory.tensor_map import TensorMemory
@@ -140,6 +140,10 @@ class Lanes:
             statement = body.calls[int(held[lane if len(held) > 1 else 0])]
             found += f", called at PTX line {statement.line}{location_of(statement)}"
         return found
+
+    def emit(self, verb: str, meaning: Semantics = WEAK, payload: Any = None) -> None:
+        """Emit an event of these lanes by their statement."""
+        self.machine.emit(verb, self.ids, self.statement, meaning, payload)
 
     # ---- memory
     @property

@@ -56,13 +56,13 @@ def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
     """Let the lanes of the mask meet: accesses of each lane before this are ordered before accesses of any lane after
     it."""
     if events.MEET_WARPS in lanes.machine.heard:
-        lanes.machine.emit(events.MEET_WARPS, lanes.ids, lanes.statement, payload=groups(lanes, mask))
+        lanes.emit(events.MEET_WARPS, payload=groups(lanes, mask))
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
 def membar(lanes: Lanes) -> None:
     """Order accesses for the race check only: memory is sequentially consistent in the simulator."""
-    _fence(lanes)
+    lanes.emit(events.FENCE, lanes.semantics)
 
 
 @instruction(
@@ -74,11 +74,7 @@ def membar(lanes: Lanes) -> None:
 )
 def fence(lanes: Lanes) -> None:
     """Order accesses for the race check only: memory is sequentially consistent in the simulator."""
-    _fence(lanes)
-
-
-def _fence(lanes: Lanes) -> None:
-    lanes.machine.emit(events.FENCE, lanes.ids, lanes.statement, lanes.semantics)
+    lanes.emit(events.FENCE, lanes.semantics)
 
 
 @instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90")

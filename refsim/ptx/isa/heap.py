@@ -52,7 +52,7 @@ def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
         if block is not None:
             found[number] = block.start + heap.space.base
             if block.reused:
-                machine.emit(RENEW, lanes.ids, payload=(heap.region, block.start, block.end))
+                lanes.emit(RENEW, payload=(heap.region, block.start, block.end))
             if block.reused and machine.tracking is not None:
                 renewed(lanes, block.start, block.end)
     return found

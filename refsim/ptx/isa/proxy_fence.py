@@ -30,7 +30,7 @@ def fence_alias() -> tuple[()]:
 @_fence("fence.proxy.async{.space:global|shared::cta|shared::cluster}")
 def fence_async(lanes: Lanes, *, space: str | None) -> None:
     """Order the accesses of threads and asynchronous units, to memory or to one state space of it."""
-    _between(lanes, ASYNC, space)
+    lanes.emit(events.PROXY_FENCE, payload=(ASYNC, space))
 
 
 for _form, _window in (
@@ -41,12 +41,12 @@ for _form, _window in (
     @_fence(f"fence.proxy.async::generic.{_form}.cluster")
     def fence_one_way(lanes: Lanes, *, window: str = _window) -> None:
         """Order accesses in one direction, in shared memory only; the simulator orders both directions."""
-        _between(lanes, ASYNC, window)
+        lanes.emit(events.PROXY_FENCE, payload=(ASYNC, window))
 
     @_fence(f"fence.{_form}.cluster")
     def fence_restricted(lanes: Lanes) -> None:
         """Order accesses to the cluster's shared memory; the simulator orders all memory."""
-        _ordered(lanes, lanes.semantics)
+        lanes.emit(events.FENCE, lanes.semantics)
 
 
 @_fence("fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}")
@@ -57,8 +57,8 @@ def fence_map_released(lanes: Lanes, *, scope: str) -> None:
 
 def release_maps(lanes: Lanes, scope: str) -> None:
     """Release tensor maps, which is a fence of threads as well."""
-    _ordered(lanes, Semantics(True, releases=True, scope=SCOPES[scope]))
-    lanes.machine.emit(events.RELEASE_MAP, lanes.ids, lanes.statement, payload=(SCOPES[scope], None))
+    lanes.emit(events.FENCE, Semantics(True, releases=True, scope=SCOPES[scope]))
+    lanes.emit(events.RELEASE_MAP, payload=(SCOPES[scope], None))
 
 
 @_fence("fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32", undefined=asked)
@@ -71,20 +71,12 @@ def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str)
         if name != "global":
             what = f"a fence of the tensor map at {name} address {int(at[0]):#x}"
             raise part.fault("invalid-operand", 0, what, f"{_SECTION}: the address is one of global memory")
-    _ordered(lanes, Semantics(True, acquires=True, scope=SCOPES[scope]))
-    lanes.machine.emit(events.ACQUIRE_MAP, lanes.ids, lanes.statement, payload=(SCOPES[scope], places))
-
-
-def _ordered(lanes: Lanes, meaning: Semantics) -> None:
-    lanes.machine.emit(events.FENCE, lanes.ids, lanes.statement, meaning)
-
-
-def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
-    lanes.machine.emit(events.PROXY_FENCE, lanes.ids, lanes.statement, payload=(proxy, space))
+    lanes.emit(events.FENCE, Semantics(True, acquires=True, scope=SCOPES[scope]))
+    lanes.emit(events.ACQUIRE_MAP, payload=(SCOPES[scope], places))
 
 
 @_fence("fence.mbarrier_init.release.cluster")
 def fence_mbarrier_init(lanes: Lanes) -> None:
     """Release the mbarriers that these threads initialized to the cluster, which may use them after its next cluster
     barrier, even a relaxed one."""
-    lanes.machine.emit(events.FENCE_INITS, lanes.ids)
+    lanes.emit(events.FENCE_INITS)

@@ -118,5 +118,5 @@ def copy_and_release(lanes: Lanes, to: Array, source: Array, size: Array, *, sco
         writing = Lanes(lanes.machine, np.sort(np.resize(ids, len(_STEPS))), lanes.statement)
         lanes.machine.engine.map_changes(writing, "global", end)
         writing.store("global", end + _STEPS, items, _ITEM)
-    lanes.machine.emit(MEET_WARPS, lanes.ids, lanes.statement)
+    lanes.emit(MEET_WARPS)
     release_maps(lanes, scope)

@@ -57,7 +57,7 @@ class Barriers:
             raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", BAR_RULE)
         self.agree(lanes, slot, lanes.full(expected))
         if wait and value is None and self.is_everyone(lanes, barrier, expected):
-            machine.emit(events.MEET_CTA, lanes.ids)
+            lanes.emit(events.MEET_CTA)
             machine.go(lanes.pc + 1, lanes.ids)
             return
         self.slot[lanes.ids], self.pc[lanes.ids], self.passes[lanes.ids] = slot, lanes.pc, not wait
@@ -207,7 +207,7 @@ class ClusterBarrier:
             )
         self.state[lanes.ids] = ARRIVED
         meaning, alive = _RELEASES if releases else WEAK, self.machine.alive.copy()
-        self.machine.emit(events.CLUSTER_ARRIVE, lanes.ids, lanes.statement, meaning, alive)
+        lanes.emit(events.CLUSTER_ARRIVE, meaning, alive)
         self.machine.go(lanes.pc + 1, lanes.ids)
         self.release()
 
@@ -281,7 +281,7 @@ class LaunchOrder:
     def wait(self, lanes: Lanes) -> None:
         """Let lanes wait until the previous launches are complete and their writes visible."""
         machine, after = self.machine, lanes.pc + 1
-        machine.emit(events.LAUNCH_WAIT, lanes.ids, lanes.statement)
+        lanes.emit(events.LAUNCH_WAIT)
         if self.is_open:
             machine.go(after, lanes.ids)
         else:
@@ -296,7 +296,7 @@ class LaunchOrder:
 
     def let_others_begin(self, lanes: Lanes) -> None:
         """Record that the CTAs of these lanes allow the next launch to begin."""
-        self.machine.emit(events.LAUNCH_NEXT, lanes.ids)
+        lanes.emit(events.LAUNCH_NEXT)
         self.has_let[lanes.cta] = True
         self.machine.go(lanes.pc + 1, lanes.ids)
 

@@ -75,7 +75,7 @@ class TransferCounts:
                 owner.barrier(each, 0)
                 owner.touch(each)
                 found.append(objects.Delayed(one, each.flat, each.access, 0))
-                owner.machine.emit(MBARRIER_ASK, one.ids, one.statement, payload=(each.flat, found[-1]))
+                one.emit(MBARRIER_ASK, payload=(each.flat, found[-1]))
         return found
 
     def come(self, arrivals: list[objects.Delayed], committed: Any) -> None:
@@ -86,7 +86,7 @@ class TransferCounts:
             found = objects.Object(first.flat, first.lanes, np.zeros(1, np.int64), first.access)
             barrier = owner.barrier(found, 0)
             owner.check(found, barrier, _ONE, np.array([barrier.pending]), completes=True)
-            owner.machine.emit(MBARRIER_COME, first.lanes.ids, first.lanes.statement, payload=(first.flat, first))
+            first.lanes.emit(MBARRIER_COME, payload=(first.flat, first))
             barrier.pending -= 1
             barrier.counted.append(committed)
             owner.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)

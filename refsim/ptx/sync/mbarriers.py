@@ -247,7 +247,7 @@ class Mbarriers:
                 self._store(lanes, space, addresses, {int(found.at[0]): barrier.word for found, barrier in made})
             for found, barrier in made:
                 self.live[found.flat], self.positions = barrier, None
-                self.machine.emit(events.MBARRIER_INIT, found.lanes.ids, payload=found.flat)
+                found.lanes.emit(events.MBARRIER_INIT, payload=found.flat)
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
         """End objects (mbarrier.inval) and clear their words."""
@@ -261,7 +261,7 @@ class Mbarriers:
 
     def _end(self, found: Object) -> None:
         """Remove an object from all records."""
-        self.machine.emit(events.MBARRIER_END, found.lanes.ids, payload=(found.access, found.flat))
+        found.lanes.emit(events.MBARRIER_END, payload=(found.access, found.flat))
         del self.live[found.flat]
         self.arrivals.forget(found.flat)
         self.waits.forget(found.flat)
@@ -300,7 +300,7 @@ class Mbarriers:
             tokens[found.at] = (barrier.phase << COUNT_BITS | before).astype(np.uint64)
             if drop:
                 barrier.expected -= int(numbers.sum())
-            self.machine.emit(events.MBARRIER_ARRIVE, found.lanes.ids, lanes.statement, meaning, found.flat)
+            found.lanes.emit(events.MBARRIER_ARRIVE, meaning, found.flat)
             barrier.pending -= int(numbers.sum())
             self.arrivals.note(found.flat, barrier.phase, found.lanes.ids, found.access.statement)
             self.waits.arrived(found.lanes.ids)
@@ -427,7 +427,7 @@ class Mbarriers:
             self.machine.copies.count_on(found.lanes)
             ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
             arrival = Delayed(ours, found.flat, found.access, self.machine.copies.issued)
-            self.machine.emit(events.MBARRIER_ASK, ours.ids, lanes.statement, payload=(found.flat, arrival))
+            ours.emit(events.MBARRIER_ASK, payload=(found.flat, arrival))
             if self.machine.copies.are_flying(arrival.lanes.ids, arrival.issued):
                 self.delayed.append(arrival)
             else:
@@ -457,7 +457,7 @@ class Mbarriers:
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
         barrier, ones = self.barrier(found, 0), np.ones(first.lanes.count, np.int64)
         self.check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
-        self.machine.emit(events.MBARRIER_COME, first.lanes.ids, first.lanes.statement, payload=(first.flat, first))
+        first.lanes.emit(events.MBARRIER_COME, payload=(first.flat, first))
         barrier.copies.append((first.lanes.ids, first.issued))
         barrier.pending -= first.lanes.count
         self.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)
@@ -496,7 +496,7 @@ class Mbarriers:
 
     def touch(self, found: Object) -> None:
         """Emit an access to an object."""
-        self.machine.emit(events.MBARRIER_TOUCH, found.lanes.ids, payload=(found.access, found.flat))
+        found.lanes.emit(events.MBARRIER_TOUCH, payload=(found.access, found.flat))
 
     def keep(self, flat: int) -> None:
         """Write the word of an object to memory, and let polling lanes look again."""
