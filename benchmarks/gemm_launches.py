@@ -1,13 +1,17 @@
 """The FP8 GEMMs on a GPU for benchmarks/gpu_fp8_gemm.py: operands, launches, the peers' calls, what D must hold, and times."""
 
 import ctypes
+import json
+import random
 import statistics
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pynvml
 import torch
 from cuda.bindings import driver
 from torch.nn import functional
@@ -19,7 +23,8 @@ from refsim.testing.kernel_files import load_kernel_file
 
 GPU = Path(__file__).resolve().parent.parent / "gpu"
 bindings, splits, experts = (load_kernel_file(GPU / f"gemm_1d2d{name}.py") for name in ("", "_splits", "_experts"))
-SAMPLED, ROUNDS, IN_CACHE = 512, 9, 150_000_000
+SAMPLED, ROUNDS, IN_CACHE = 512, 5, 150_000_000
+WARM = TIMED = 60  # milliseconds of each kind of call in every round
 Entry, Shape = Any, tuple[int, int, int]
 
 
@@ -74,11 +79,24 @@ def checked(answer: tuple[Any, ...]) -> Any:
     return results[0] if results else None
 
 
-class Gemm:
-    """One entry, launched on PyTorch's stream."""
+def config_of(grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], shared_bytes: int) -> Any:
+    """What a launch asks for."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes = shared_bytes
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
 
-    def __init__(self, module: Any, entry: Entry) -> None:
-        self.entry = entry
+
+class Gemm:
+    """One entry of the kernels of `file`, launched on PyTorch's stream."""
+
+    def __init__(self, file: Any, module: Any, entry: Entry) -> None:
+        self.file, self.entry = file, entry
         self.function = checked(driver.cuModuleGetFunction(module, entry.name.encode()))
         room = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         checked(driver.cuFuncSetAttribute(self.function, room, entry.shared_bytes))
@@ -87,9 +105,9 @@ class Gemm:
         """A launch over these operands, its arguments packed once; `more`: the kernel's last, `held`: what it points to."""
         entry, (m, n, k) = self.entry, o.shape
         addresses = o.a.data_ptr(), o.b.data_ptr(), o.sfa.data_ptr(), o.d.data_ptr()
-        maps = bindings.maps(entry, o.shape, addresses, (k, k, 2 * n), (o.matrices, o.experts))
+        maps = self.file.maps(entry, o.shape, addresses, (k, k, 2 * n), (o.matrices, o.experts))
         structs = [encoded_map(each).raw for each in maps]
-        shape = bindings.shape_of(entry, m, n, k, max(1, 2048 // entry.rows // entry.down))
+        shape = self.file.shape_of(entry, m, n, k, max(1, 2048 // entry.rows // entry.down))
         arguments: list[Any] = [(ctypes.c_char * 128).from_buffer_copy(each) for each in structs]
         arguments.append(ctypes.c_void_p(o.sfb.data_ptr()))
         arguments += [(ctypes.c_char * len(each)).from_buffer_copy(each) for each in (bytes(shape), more) if each]
@@ -106,14 +124,7 @@ class Gemm:
     def config(self, units: int) -> Any:
         """As many clusters as are resident at once and have something to do."""
         entry = self.entry
-        config = driver.CUlaunchConfig()
-        config.blockDimX, config.blockDimY, config.blockDimZ = entry.threads, 1, 1
-        config.gridDimX, config.gridDimY, config.gridDimZ = entry.blocks, 1, 1
-        config.sharedMemBytes = entry.shared_bytes
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = entry.blocks, 1, 1
-        config.attrs, config.numAttrs = [attribute], 1
+        config = config_of((entry.blocks, 1, 1), (entry.threads, 1, 1), (entry.blocks, 1, 1), entry.shared_bytes)
         clusters = checked(driver.cuOccupancyMaxActiveClusters(self.function, config))
         config.gridDimX = min(clusters, units) * entry.blocks
         return config
@@ -134,6 +145,68 @@ def of_experts(gemm: Gemm, o: Operands, groups: torch.Tensor) -> Callable[[], No
     """A launch of an entry of experts, of the layout of the entry."""
     struct = experts.experts_struct(groups.data_ptr(), o.d.data_ptr(), o.d.shape[1], o.experts)
     return gemm.prepared(o, 1, bytes(struct), groups)
+
+
+class DeepGemm:
+    """DeepGEMM's compiled kernels in a folder: configs.json, and the cubins that it names.
+
+    configs.json: {"configs": [...]}, an object for each shape with m, n, k; cubin, the name of a file; entry; grid, block and
+    cluster of three numbers; dynamic_smem in bytes; tensor_maps, objects a, b, d and sfa with dtype (UINT8, BFLOAT16, FLOAT32),
+    dims, strides_bytes, box, elementStrides, swizzle (NONE, 32B, 64B, 128B) and l2promotion (L2_128B, L2_256B).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        configs = json.loads((folder / "configs.json").read_text("utf-8"))["configs"]
+        self.configs = {(each["m"], each["n"], each["k"]): each for each in configs}
+
+    def prepared(self, o: Operands) -> Callable[[], None]:
+        """A launch over these operands; the parameters are sfb, no groups, M, N, K and the four maps."""
+        config = self.configs[o.shape]
+        module = checked(driver.cuModuleLoadData((self.folder / config["cubin"]).read_bytes()))
+        function = checked(driver.cuModuleGetFunction(module, config["entry"].encode()))
+        room = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        checked(driver.cuFuncSetAttribute(function, room, config["dynamic_smem"]))
+        maps = [self.map(config["tensor_maps"][name], getattr(o, name)) for name in ("a", "b", "d", "sfa")]
+        held: list[Any] = [ctypes.c_void_p(o.sfb.data_ptr()), ctypes.c_void_p(0), *map(ctypes.c_uint32, o.shape)]
+        raw = [(ctypes.c_char * 192)() for _ in maps]
+        places = [-(-ctypes.addressof(each) // 64) * 64 for each in raw]
+        for place, each in zip(places, maps, strict=True):
+            ctypes.memmove(place, each.getPtr(), 128)
+        packed = (ctypes.c_void_p * 9)(*map(ctypes.addressof, held), *places)
+        launched = config_of(config["grid"], config["block"], config["cluster"], config["dynamic_smem"])
+        kept = module, held, raw, o
+
+        def launch(kept: Any = kept) -> None:
+            launched.hStream = torch.cuda.current_stream().cuda_stream
+            checked(driver.cuLaunchKernelEx(launched, function, ctypes.addressof(packed), 0))
+
+        return launch
+
+    @staticmethod
+    def map(row: dict[str, Any], tensor: torch.Tensor) -> Any:
+        """A tensor map of two dimensions."""
+        kinds, swizzles, promotions = (
+            driver.CUtensorMapDataType,
+            driver.CUtensorMapSwizzle,
+            driver.CUtensorMapL2promotion,
+        )
+        wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+        return checked(
+            driver.cuTensorMapEncodeTiled(
+                getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{row['dtype']}"),
+                2,
+                tensor.data_ptr(),
+                [*map(wide, row["dims"])],
+                [*map(wide, row["strides_bytes"])],
+                [*map(narrow, row["box"])],
+                [*map(narrow, row["elementStrides"])],
+                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{row['swizzle']}"),
+                getattr(promotions, f"CU_TENSOR_MAP_L2_PROMOTION_{row['l2promotion']}"),
+                driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        )
 
 
 def block_scaled(o: Operands) -> Callable[[], torch.Tensor]:
@@ -166,6 +239,16 @@ def check_bits(o: Operands, launch: Callable[[], None], seed: int) -> None:
     if count := int((o.d.view(torch.int16) != theirs.view(torch.int16)).sum()):
         raise SystemExit(f"{o.shape}: {count} words differ from cuBLASLt's")
     check_samples(o, seed)
+
+
+def count_differing(o: Operands, launch: Callable[[], None], other: Callable[[], Any]) -> int:
+    """Words of D that two launches over the same operands do not write alike."""
+    o.d.fill_(-7.0)
+    launch()
+    first = o.d.clone()
+    o.d.fill_(-5.0)
+    other()
+    return int((o.d.view(torch.int16) != first.view(torch.int16)).sum())
 
 
 def check_samples(o: Operands, seed: int, **oracle: Any) -> None:
@@ -202,49 +285,100 @@ def graph_of(calls: list[Callable[[], Any]], count: int) -> torch.cuda.CUDAGraph
     return graph
 
 
-def microseconds(graph: torch.cuda.CUDAGraph, count: int) -> float:
-    times = []
-    for _ in range(3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+@dataclass(frozen=True)
+class Times:
+    """Of one kind of call, for each round: microseconds, and at its end the clock of multiprocessors (MHz) and the power (W)."""
+
+    microseconds: list[float]
+    megahertz: list[int]
+    watts: list[float]
+
+
+class Sensors:
+    """What NVML reads off the GPU that torch uses."""
+
+    def __init__(self) -> None:
+        pynvml.nvmlInit()
+        self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        self.driver = pynvml.nvmlSystemGetDriverVersion()
+        self.limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(self.handle) / 1e3
+
+    def read(self) -> tuple[int, float]:
+        """The clock of multiprocessors (MHz) and the power of this moment (W)."""
+        power = pynvml.nvmlDeviceGetFieldValues(self.handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        return pynvml.nvmlDeviceGetClockInfo(self.handle, pynvml.NVML_CLOCK_SM), power.value.uiVal / 1e3
+
+
+def replayed(graph: torch.cuda.CUDAGraph, times: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Events before and after so many replays, which are submitted."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(times):
         graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / count)
-    return statistics.median(times)
+    end.record()
+    return begin, end
 
 
-def in_turns(calls: dict[str, list[Callable[[], Any]]], work: float) -> dict[str, list[float]]:
-    """Microseconds of each kind of call in every round; `work`: TFLOP x 1e6 of one."""
+def steady(graph: torch.cuda.CUDAGraph, sensors: Sensors) -> tuple[float, int, float]:
+    """Microseconds of a replay, the clock and the power, all of a GPU that did nothing else for WARM milliseconds."""
+    begin, end = replayed(graph, 2)
+    end.synchronize()
+    each = begin.elapsed_time(end) / 2
+    replayed(graph, max(1, round(WARM / each)))
+    times = max(1, round(TIMED / each))
+    begin, end = replayed(graph, times)
+    begin.synchronize()
+    time.sleep(0.8e-3 * times * each)
+    sensed = sensors.read()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / times, *sensed
+
+
+def in_turns(calls: dict[str, list[Callable[[], Any]]], work: float) -> dict[str, Times]:
+    """The times of each kind of call, in another order in every round; `work`: TFLOP x 1e6 of one.
+
+    A kind begins with the clock and the temperature that the one before it left; so each is warmed before it is timed.
+    """
     count = max(map(len, calls.values()))
     count = -(-max(count, min(24, int(5.4e6 / work))) // count) * count
     graphs = {name: graph_of(some, count) for name, some in calls.items()}
-    rounds = [{name: microseconds(graph, count) for name, graph in graphs.items()} for _ in range(ROUNDS)]
-    return {name: [times[name] for times in rounds] for name in calls}
+    sensors, order, found = Sensors(), random.Random(0), {name: Times([], [], []) for name in calls}
+    for _ in range(ROUNDS):
+        for name in order.sample(list(graphs), len(graphs)):
+            microseconds, megahertz, watts = steady(graphs[name], sensors)
+            found[name].microseconds.append(microseconds / count)
+            found[name].megahertz.append(megahertz)
+            found[name].watts.append(watts)
+    return found
 
 
-def ratio_of(before: list[float], after: list[float]) -> float:
+def ratio_of(before: Times, after: Times) -> float:
     """How many times as fast as before, the median of the rounds."""
-    return statistics.median(one / other for one, other in zip(before, after, strict=True))
+    return statistics.median(one / other for one, other in zip(before.microseconds, after.microseconds, strict=True))
 
 
 class Kernels:
-    """The modules of the three kernel files, compiled."""
+    """The modules of the kernel files, compiled: of `file` alone, or of all three."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Any = None) -> None:
         self.built, self.modules, self.gemms = {}, {}, {}  # type: ignore[var-annotated]
-        for file in (bindings, splits, experts):
-            ptx = compile_ptx(file.SOURCE, "sm_90a")
+        self.file = file or bindings
+        for each in (file,) if file else (bindings, splits, experts):
+            ptx = compile_ptx(each.SOURCE, "sm_90a")
             cubin = assemble(ptx)
-            self.built[file.SOURCE.stem] = ptx, cubin
+            self.built[each.SOURCE.stem] = ptx, cubin
             module = checked(driver.cuModuleLoadData(cubin.image))
-            self.modules |= dict.fromkeys(file.ENTRIES, module)
+            self.modules |= dict.fromkeys(each.ENTRIES, module)
 
     def gemm(self, entry: Entry) -> Gemm:
         if entry.name not in self.gemms:
-            self.gemms[entry.name] = Gemm(self.modules[entry.name], entry)
+            self.gemms[entry.name] = Gemm(self.file, self.modules[entry.name], entry)
         found: Gemm = self.gemms[entry.name]
         return found
+
+    def whole(self, shape: Shape) -> Gemm:
+        """The entry of whole tiles that is chosen for a shape."""
+        return self.gemm(self.file.chosen(*shape))
 
     def record(self) -> dict[str, Any]:
         return {

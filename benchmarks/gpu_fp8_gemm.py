@@ -1,11 +1,15 @@
 """Speed of the FP8 GEMM with block scales on one Hopper GPU, against torch's scaled_mm with the same scales in the same run.
 
     PYTHONPATH=. python benchmarks/gpu_fp8_gemm.py [--json PATH] [--entries] [--only whole few experts]
+        [--before CHECKOUT] [--deepgemm FOLDER]
 
-Needs torch with CUDA and cuda-bindings. Times are medians of rounds in which peer and kernel take turns, each a CUDA graph
-over more operands than the L2 cache holds; operands are normal, every scale another number. The clock of a GPU under this
-load is set by its power, so that only the ratio within a round is a figure, and the rates beside it are what it was made of.
+Needs torch with CUDA, cuda-bindings and nvidia-ml-py. Each kind of call is a CUDA graph over more operands than the L2 cache
+holds; operands are normal, every scale another number. Large products run at the power limit, and a kernel begins with the
+clock that the one before it left. So each round has the kinds in another order, and each kind runs 60 ms before its 60 ms are
+timed. A figure is the median over the rounds of the ratio within a round; rates, clocks and watts are printed beside it.
 First the bits: all of D against cuBLASLt's, and 512 x 512 sampled outputs against the oracle.
+`--before`: the kernel of another checkout in the same rounds. `--deepgemm`: DeepGEMM's compiled kernels in the same rounds,
+of a folder that `gemm_launches.DeepGemm` describes, and how many words of D differ from theirs.
 Three tables: whole tiles; few rows, each entry that swaps A and B and each number of parts of K beside scaled_mm and the
 entry of whole tiles; experts, both layouts, beside the GEMM of one B of the same M, N and K: equal work, more bytes.
 """
@@ -20,14 +24,21 @@ from typing import Any
 
 import torch
 from gemm_launches import (
+    ROUNDS,
     SAMPLED,
+    TIMED,
+    WARM,
+    DeepGemm,
     Entry,
     Kernels,
+    Operands,
+    Sensors,
     Shape,
     bindings,
     block_scaled,
     check_bits,
     check_samples,
+    count_differing,
     experts,
     in_parts,
     in_turns,
@@ -38,6 +49,8 @@ from gemm_launches import (
     tensor_scaled,
 )
 
+from refsim.testing.kernel_files import load_kernel_file
+
 SHAPES = (
     (64, 7168, 16384),
     (128, 7168, 16384),
@@ -47,6 +60,15 @@ SHAPES = (
     (4096, 7168, 16384),
     (4096, 4096, 7168),
     (4096, 7168, 2048),
+)
+MORE_SHAPES = (
+    (256, 7168, 16384),
+    (512, 7168, 2048),
+    (1024, 2112, 7168),
+    (1024, 4096, 7168),
+    (2048, 7168, 4096),
+    (8192, 4096, 7168),
+    (8192, 7168, 2048),
 )
 FEW_ROWS = (
     (8, 7168, 16384),
@@ -67,28 +89,58 @@ EXPERTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One shape: TFLOPS of the kernel and of its peer with the same scales, medians, and the median of their ratios."""
+    """One shape: of each kind of call the medians of TFLOPS, MHz and watts, and how many times as fast as it the kernel is.
+
+    `differing`: words of D that are not those of a kind.
+    """
 
     shape: Shape
     entry: str
-    tflops: float
-    peer_tflops: float
-    ratio: float
-    tensor_scaled_tflops: float
+    tflops: dict[str, float]
+    megahertz: dict[str, float]
+    watts: dict[str, float]
+    over: dict[str, float]
+    differing: dict[str, int]
 
 
-def measure(kernels: Kernels, shape: Shape, entry: Entry, *, bits: bool) -> Row:
+@dataclass(frozen=True)
+class Peers:
+    """What else is timed: the kernels of another checkout, DeepGEMM's."""
+
+    before: Kernels | None
+    deepgemm: DeepGemm | None
+
+    def calls(self, shape: Shape, sets: list[Operands]) -> dict[str, list[Callable[[], Any]]]:
+        found = {}
+        if self.before:
+            found["before"] = [self.before.whole(shape).prepared(o) for o in sets]
+        if self.deepgemm and shape in self.deepgemm.configs:
+            found["deepgemm"] = [*map(self.deepgemm.prepared, sets)]
+        return found
+
+
+def measure(kernels: Kernels, shape: Shape, entry: Entry, peers: Peers, *, bits: bool) -> Row:
     m, n, k = shape
     sets = sets_of(shape)
     launches = [kernels.gemm(entry).prepared(o) for o in sets]
+    others = peers.calls(shape, sets)
+    differing = {}
     if bits:
         check_bits(sets[0], launches[0], k)
+        differing = {name: count_differing(sets[0], launches[0], calls[0]) for name, calls in others.items()}
     work = 2e-6 * m * n * k  # TFLOP x 1e6 / us
-    calls = {"peer": [*map(block_scaled, sets)], "ours": launches, "plain": [*map(tensor_scaled, sets)]}
+    calls = {
+        "scaled_mm": [*map(block_scaled, sets)],
+        "ours": launches,
+        "one scale": [*map(tensor_scaled, sets)],
+        **others,
+    }
     times = in_turns(calls, work)
-    rates = {name: work / statistics.median(some) for name, some in times.items()}
-    ratio = ratio_of(times["peer"], times["ours"])
-    return Row(shape, entry.name, rates["ours"], rates["peer"], ratio, rates["plain"])
+    rates = {name: work / statistics.median(some.microseconds) for name, some in times.items()}
+    megahertz = {name: statistics.median(some.megahertz) for name, some in times.items()}
+    watts = {name: statistics.median(some.watts) for name, some in times.items()}
+    over = {name: ratio_of(times[name], times["ours"]) for name in times if name != "ours"}
+    return Row(shape, entry.name, rates, megahertz, watts, over, differing)
 
 
 @dataclass(frozen=True)
@@ -130,7 +182,7 @@ def few_rows(kernels: Kernels, shape: Shape) -> list[Beside]:
             entry.name,
             f"{count} of K",
             entry == splits.chosen(*shape, splits=count),
-            work / statistics.median(times[name]),
+            work / statistics.median(times[name].microseconds),
             {peer: ratio_of(times[peer], times[name]) for peer in ("scaled_mm", "whole tiles")},
         )
         for name, (entry, count) in keys.items()
@@ -161,7 +213,7 @@ def expert_rows(kernels: Kernels, of: int, rows: int, n: int, k: int) -> list[Be
             entry.name,
             layout,
             True,
-            work / statistics.median(times[layout]),
+            work / statistics.median(times[layout].microseconds),
             {"one B": ratio_of(times["one B"], times[layout])},
         )
         for layout, entry in entries.items()
@@ -169,14 +221,19 @@ def expert_rows(kernels: Kernels, of: int, rows: int, n: int, k: int) -> list[Be
 
 
 def print_whole(rows: list[Row]) -> None:
-    print(f"{'M x N x K':>20}  {'entry':<26}{'TFLOPS':>8}{'scaled_mm':>11}{'ratio':>7}{'one scale':>11}")
+    """Of each kind TFLOPS at MHz and watts, and how many times as fast as it the kernel is."""
     for row in rows:
         m, n, k = row.shape
-        print(
-            f"{m:>6} x{n:>6} x{k:>6}  {row.entry:<26}{row.tflops:8.0f}{row.peer_tflops:11.0f}{row.ratio:7.2f}"
-            f"{row.tensor_scaled_tflops:11.0f}"
-        )
-    print(f"geometric mean of the ratios {statistics.geometric_mean(row.ratio for row in rows):.3f}")
+        print(f"{m:>6} x{n:>6} x{k:>6}  {row.entry}")
+        for name, rate in row.tflops.items():
+            over = f"{row.over[name]:8.3f} x" if name in row.over else ""
+            differing = f"  {row.differing[name]} of {m * n} words differ" if name in row.differing else ""
+            print(
+                f"{name:>24}{rate:8.0f} TFLOPS{row.megahertz[name]:7.0f} MHz{row.watts[name]:6.0f} W{over}{differing}"
+            )
+    for name in dict.fromkeys(name for row in rows for name in row.over):
+        ratios = [row.over[name] for row in rows if name in row.over]
+        print(f"geometric mean over {name}, {len(ratios)} shapes: {statistics.geometric_mean(ratios):.3f}")
 
 
 def print_beside(title: str, rows: list[Beside]) -> None:
@@ -195,16 +252,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows and the hashes of the code here")
     parser.add_argument("--entries", action="store_true", help="also time every other entry at every shape")
+    parser.add_argument("--more", action="store_true", help="also whole tiles at more shapes")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="which tables")
+    parser.add_argument("--before", type=Path, help="another checkout, whose kernel is also timed")
+    parser.add_argument("--deepgemm", type=Path, help="a folder of DeepGEMM's compiled kernels, which are also timed")
     arguments = parser.parse_args()
     torch.empty(1, device="cuda")  # makes the primary context current
     kernels = Kernels()
+    before = arguments.before and Kernels(load_kernel_file(arguments.before / "gpu/gemm_1d2d.py"))
+    peers = Peers(before, arguments.deepgemm and DeepGemm(arguments.deepgemm))
     device = torch.cuda.get_device_name(0)
     built = next(iter(kernels.built.values()))
-    print(f"{device}, torch {torch.__version__}, {built[0].compiler} ({built[0].origin}), {built[1].assembler}")
+    sensors = Sensors()
+    print(f"{device}, driver {sensors.driver}, at most {sensors.limit:.0f} W, torch {torch.__version__}")
+    print(f"{built[0].compiler} ({built[0].origin}), {built[1].assembler}, {ROUNDS} rounds of {WARM} + {TIMED} ms")
     found: dict[str, list[Any]] = {key: [] for key in (*TABLES, "every_entry")}
     if "whole" in arguments.only:
-        found["whole"] = [measure(kernels, shape, bindings.chosen(*shape), bits=True) for shape in SHAPES]
+        shapes = SHAPES + (MORE_SHAPES if arguments.more else ())
+        found["whole"] = [measure(kernels, shape, bindings.chosen(*shape), peers, bits=True) for shape in shapes]
         print_whole(found["whole"])
     if "few" in arguments.only:
         found["few"] = [row for shape in FEW_ROWS for row in few_rows(kernels, shape)]
@@ -214,10 +279,13 @@ def main() -> None:
         print_beside("Experts x rows x N x K", found["experts"])
     if arguments.entries:
         every = bindings.ENTRIES.values()
-        found["every_entry"] = [measure(kernels, shape, entry, bits=False) for shape in SHAPES for entry in every]
+        found["every_entry"] = [
+            measure(kernels, shape, entry, Peers(None, None), bits=False) for shape in SHAPES for entry in every
+        ]
     if arguments.json:
-        record: dict[str, Any] = {"device": device, "torch": torch.__version__, "sampled_outputs": SAMPLED**2}
-        record |= {"code": kernels.record()}
+        record: dict[str, Any] = {"device": device, "driver": sensors.driver, "watts": sensors.limit}
+        record |= {"torch": torch.__version__, "sampled_outputs": SAMPLED**2, "code": kernels.record()}
+        record |= {"before": before.record()} if before else {}
         record |= {name: [asdict(row) for row in rows] for name, rows in found.items()}
         arguments.json.write_text(json.dumps(record, indent=1))
 
