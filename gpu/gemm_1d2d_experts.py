@@ -44,23 +44,29 @@ def units(entry: Entry, counts: Sequence[int], n: int) -> int:
     return sum(int(entry.units(count, n)) for count in counts if count)
 
 
-def cost(entry: Entry, counts: Sequence[int], n: int, k: int, multiprocessors: int = gemm.MULTIPROCESSORS) -> float:
-    """Nanoseconds that an entry is expected to take for experts of so many rows: its busiest block, or the bytes of their B."""
+def busiest(entry: Entry, counts: Sequence[int], n: int, k: int, multiprocessors: int = gemm.MULTIPROCESSORS) -> float:
+    """Nanoseconds that the busiest block of an entry is expected to take for experts of so many rows."""
     step, tile = COSTS[entry.name]
     turns = -(-units(entry, counts, n) // max(1, multiprocessors // entry.blocks))
+    return turns * (-(-k // gemm.BLOCK) * step + tile)
+
+
+def cost(entry: Entry, counts: Sequence[int], n: int, k: int, multiprocessors: int = gemm.MULTIPROCESSORS) -> float:
+    """Nanoseconds that an entry is expected to take for experts of so many rows: its busiest block, or the bytes of their B."""
     weights = sum(1 for count in counts if count) * n * k
-    return max(turns * (-(-k // gemm.BLOCK) * step + tile), weights / splits.MEMORY[0] + splits.MEMORY[1])
+    return max(busiest(entry, counts, n, k, multiprocessors), weights / splits.MEMORY[0] + splits.MEMORY[1])
 
 
 def chosen(
     counts: Sequence[int], n: int, k: int, group_rows: int | None = None, multiprocessors: int = gemm.MULTIPROCESSORS
 ) -> Entry:
     """The entry of the least cost: contiguous with `group_rows`, to which experts are aligned and which its tiles divide; else
-    masked."""
+    masked. Where the bytes of B decide, that of the least work."""
     masked = [entry for entry in ENTRIES.values() if entry.masked]
     contiguous = [entry for entry in ENTRIES.values() if not entry.masked and (group_rows or 1) % entry.rows == 0]
     candidates = masked if group_rows is None else contiguous
-    return min(candidates, key=lambda entry: (cost(entry, counts, n, k, multiprocessors), *COSTS[entry.name]))
+    work = counts, n, k, multiprocessors
+    return min(candidates, key=lambda entry: (cost(entry, *work), busiest(entry, *work)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ random schedule with all checks on. An edit is *caught* if it ends in a finding 
 oracle. An edit that is not caught is either equivalent to the kernel, with a reason in
 `conformance/sync_sweep/equivalents.toml`, or it shows a gap in the checks.
 
-Two of the eight entries of the GEMM are swept, which share one source. The entries for clusters are not;
+Two of the nine entries of the GEMM are swept, which share one source. The entries for clusters are not;
 `cluster_ring` and `relaxed_ring` sweep the statements that they add. Two of the eight entries of the block-scaled
 product are swept; `tensor_ring` and similar kernels sweep the other statements of tcgen05. Name kernels or patterns
 to try only those; with the same `-o` only their entries change.

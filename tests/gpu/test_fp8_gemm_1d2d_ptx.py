@@ -59,7 +59,8 @@ def test_every_entry_fits_a_multiprocessor(name: str) -> None:
     _, entry = ENTRIES[name]
     assert entry.shared_bytes <= limits_of("sm_90a").opt_in
     assert entry.block_m % (64 * entry.groups) == 0
-    assert entry.block_n % entry.staged == 0
+    waves = entry.block_m // entry.groups // 64
+    assert entry.block_n % entry.staged == 0 or entry.staged == entry.block_n * waves
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,8 @@ def test_every_entry_fits_a_multiprocessor(name: str) -> None:
         ((1, 7168, 16384), (64, 64)),
         ((64, 7168, 16384), (64, 64)),
         ((64, 24576, 1536), (64, 128)),
-        ((128, 7168, 16384), (64, 128)),
-        ((4096, 2112, 7168), (128, 176)),
+        ((128, 7168, 16384), (64, 112)),
+        ((4096, 2112, 7168), (128, 192)),
         ((4096, 4096, 7168), (256, 128)),
     ],
 )
@@ -88,7 +89,7 @@ def test_the_cheapest_entry_is_chosen(shape: tuple[int, int, int], tile: tuple[i
         ((8, 7168, 16384), 1, "fp8_gemm_1d2d_splits_64x8_swapped"),
         ((17, 7168, 16384), 1, "fp8_gemm_1d2d_splits_64x32_swapped"),
         ((64, 2112, 7168), 4, "fp8_gemm_1d2d_splits_64x64_swapped"),
-        ((4096, 4096, 7168), 1, "fp8_gemm_1d2d_256x128"),
+        ((4096, 4096, 7168), 1, "fp8_gemm_1d2d_256x128_1x2"),
     ],
 )
 def test_few_rows_choose_a_tile_that_has_few(shape: tuple[int, int, int], parts: int, name: str) -> None:

@@ -76,14 +76,16 @@ inline __device__ void expect(uint32_t barrier, uint32_t bytes) {
 inline __device__ void arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// At the same barrier of another block of the cluster. Relaxed: what this thread read is read, and it wrote nothing that the
-// other block looks at; a release would wait for all of its stores.
-inline __device__ void arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile(
-        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
-        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
+// The address of the same shared memory of another block of the cluster, or of this one.
+inline __device__ uint32_t address_at(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+// At a barrier of a block of the cluster. A release for the cluster would wait for all stores of this thread, of which nobody
+// there reads any; its loads come before.
+inline __device__ void arrive_at(uint32_t there) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 
 // Until the phase of this parity is complete.
@@ -106,6 +108,12 @@ inline __device__ void wait_together(uint32_t barrier, uint32_t parity) {
             : "r"(barrier), "r"(parity)
             : "memory");
     } while (!__all_sync(0xffffffff, done));
+}
+
+// ---- barriers of some warps of a block; __syncthreads uses barrier 0
+template <uint32_t THREADS>
+__device__ void meet(uint32_t barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory");
 }
 
 // ---- tensor maps

@@ -18,7 +18,7 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
     if (threadIdx.x == 0) {
         for (uint32_t stage = 0; stage < Tile::kStages; ++stage) {
             barrier_init(base + Tile::kFull + 8 * stage, 1);
-            barrier_init(base + Tile::kEmpty + 8 * stage, Tile::kReleases);
+            barrier_init(base + Tile::kEmpty + 8 * stage, Tile::kMathWarps * seat.readers());
         }
         if constexpr (Job::kHandsOver) Job::init(base);
         publish_barriers();

@@ -132,7 +132,7 @@ struct TilesHandedOver {
 // A box whose rows all count is stored by tensor map; of another the rows that count, one by one.
 template <class Tile, bool MASKED>
 struct CountedRows {
-    static constexpr bool kAll = false;
+    static constexpr bool kAll = false, kTogether = false;
     const Experts& experts;
     uint32_t width, tokens, first;  // columns of Y, rows of one matrix; the first row of the warp's boxes
     int32_t said[Tile::kBoxes];     // of row lane % kBoxRows of each box: read early, looked at when the sums are there

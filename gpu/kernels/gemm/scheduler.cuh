@@ -27,6 +27,13 @@ struct Seat {
     uint32_t m, n;
     __device__ explicit Seat(uint32_t rank) : m(rank % Tile::kDown), n(rank / Tile::kDown) {}
     __device__ uint32_t rank(uint32_t m, uint32_t n) const { return m + n * Tile::kDown; }
+    // Whether this block copies A for those beside it, and B for those below it.
+    __device__ bool copies_a() const { return n == 0; }
+    __device__ bool copies_b() const { return m == 0; }
+    // The blocks whose warps read what this one copies.
+    __device__ uint32_t readers() const {
+        return 1 + (copies_a() ? Tile::kAcross - 1 : 0) + (copies_b() ? Tile::kDown - 1 : 0);
+    }
     // The blocks that have this one's rows of A, and those that have its rows of B.
     __device__ uint16_t mask_a() const {
         uint32_t mask = 0;

@@ -82,7 +82,7 @@ struct TilesInParts {
     static constexpr bool kInParts = true, kHandsOver = false;
     template <bool>
     using Tiles = SplitTiles<Tile>;
-    using Rows = AllRows<Tile>;
+    using Rows = AllRows<Tile, false>;  // each warp stores if it is the last of its parts
     __device__ static bool complete(float (&sum)[Tile::kWaves][Tile::N / 2], const PartOfPlace& place, uint32_t warp, uint32_t lane,
                                     const Splits& splits) {
         return splits.parts == 1 || add_parts<Tile>(sum, splits, place, warp, lane);

@@ -7,10 +7,10 @@
 namespace gemm {
 
 // Eight rows of 128 bytes are one swizzled piece of 1024 bytes; a step of 32 columns is 32 bytes further.
-inline __device__ uint64_t descriptor(uint32_t address) {
-    constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
-    return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
-}
+// The upper half is always the same, and to the lower one bytes / 16 are added: what shared memory there is does not carry.
+constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+inline __device__ uint32_t first_descriptor(uint32_t address) { return 1 << 16 | (address & 0x3ffff) >> 4; }
+inline __device__ uint64_t descriptor(uint32_t address) { return kDescriptor | first_descriptor(address); }
 
 inline __device__ void fence_registers() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 inline __device__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
