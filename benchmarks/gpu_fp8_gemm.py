@@ -1,7 +1,7 @@
 """Speed of the FP8 GEMM with block scales on one Hopper GPU, against torch's scaled_mm with the same scales in the same run.
 
     PYTHONPATH=. python benchmarks/gpu_fp8_gemm.py [--json PATH] [--entries] [--only whole few experts]
-        [--before CHECKOUT] [--deepgemm FOLDER]
+        [--before CHECKOUT] [--deepgemm FOLDER] [--near COUNT]
 
 Needs torch with CUDA, cuda-bindings and nvidia-ml-py. Each kind of call is a CUDA graph over more operands than the L2 cache
 holds; operands are normal, every scale another number. Large products run at the power limit, and a kernel begins with the
@@ -9,7 +9,8 @@ clock that the one before it left. So each round has the kinds in another order,
 timed. A figure is the median over the rounds of the ratio within a round; rates, clocks and watts are printed beside it.
 First the bits: all of D against cuBLASLt's, and 512 x 512 sampled outputs against the oracle.
 `--before`: the kernel of another checkout in the same rounds. `--deepgemm`: DeepGEMM's compiled kernels in the same rounds,
-of a folder that `gemm_launches.DeepGemm` describes, and how many words of D differ from theirs.
+of a folder that `gemm_launches.DeepGemm` describes, and how many words of D differ from theirs. `--near`: the entries of the
+next costs in the same rounds.
 Three tables: whole tiles; few rows, each entry that swaps A and B and each number of parts of K beside scaled_mm and the
 entry of whole tiles; experts, both layouts, beside the GEMM of one B of the same M, N and K: equal work, more bytes.
 """
@@ -105,13 +106,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Peers:
-    """What else is timed: the kernels of another checkout, DeepGEMM's."""
+    """What else is timed: the kernels of another checkout, DeepGEMM's, and so many entries of the next costs."""
 
     before: Kernels | None
     deepgemm: DeepGemm | None
+    near: int = 0
 
-    def calls(self, shape: Shape, sets: list[Operands]) -> dict[str, list[Callable[[], Any]]]:
-        found = {}
+    def calls(self, kernels: Kernels, shape: Shape, sets: list[Operands]) -> dict[str, list[Callable[[], Any]]]:
+        fitting = bindings.fitting(bindings.ENTRIES.values(), shape[0])
+        cheapest = sorted(fitting, key=lambda entry: bindings.cost(entry, *shape))
+        near = {entry.name: kernels.gemm(entry) for entry in cheapest[1 : 1 + self.near]}
+        found = {name: [gemm.prepared(o) for o in sets] for name, gemm in near.items()}
         if self.before:
             found["before"] = [self.before.whole(shape).prepared(o) for o in sets]
         if self.deepgemm and shape in self.deepgemm.configs:
@@ -123,7 +128,7 @@ def measure(kernels: Kernels, shape: Shape, entry: Entry, peers: Peers, *, bits:
     m, n, k = shape
     sets = sets_of(shape)
     launches = [kernels.gemm(entry).prepared(o) for o in sets]
-    others = peers.calls(shape, sets)
+    others = peers.calls(kernels, shape, sets)
     differing = {}
     if bits:
         check_bits(sets[0], launches[0], k)
@@ -229,9 +234,9 @@ def print_whole(rows: list[Row]) -> None:
             over = f"{row.over[name]:8.3f} x" if name in row.over else ""
             differing = f"  {row.differing[name]} of {m * n} words differ" if name in row.differing else ""
             print(
-                f"{name:>24}{rate:8.0f} TFLOPS{row.megahertz[name]:7.0f} MHz{row.watts[name]:6.0f} W{over}{differing}"
+                f"{name:>26}{rate:8.0f} TFLOPS{row.megahertz[name]:7.0f} MHz{row.watts[name]:6.0f} W{over}{differing}"
             )
-    for name in dict.fromkeys(name for row in rows for name in row.over):
+    for name in dict.fromkeys(name for row in rows for name in row.over if name not in bindings.ENTRIES):
         ratios = [row.over[name] for row in rows if name in row.over]
         print(f"geometric mean over {name}, {len(ratios)} shapes: {statistics.geometric_mean(ratios):.3f}")
 
@@ -256,11 +261,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="which tables")
     parser.add_argument("--before", type=Path, help="another checkout, whose kernel is also timed")
     parser.add_argument("--deepgemm", type=Path, help="a folder of DeepGEMM's compiled kernels, which are also timed")
+    parser.add_argument("--near", type=int, default=0, help="how many entries of the next costs are also timed")
     arguments = parser.parse_args()
     torch.empty(1, device="cuda")  # makes the primary context current
     kernels = Kernels()
     before = arguments.before and Kernels(load_kernel_file(arguments.before / "gpu/gemm_1d2d.py"))
-    peers = Peers(before, arguments.deepgemm and DeepGemm(arguments.deepgemm))
+    peers = Peers(before, arguments.deepgemm and DeepGemm(arguments.deepgemm), arguments.near)
     device = torch.cuda.get_device_name(0)
     built = next(iter(kernels.built.values()))
     sensors = Sensors()
