@@ -103,9 +103,10 @@ ENTRIES = entries_of(SOURCE)
 
 # Nanoseconds for one block of K, and for a tile in addition, with all multiprocessors busy: fitted to an H200 at 60 random shapes
 # by benchmarks/gemm_costs.py, which prints this table for the chip that it runs on. Other chips take it as the nearest.
+# Tiles of 64x112 and of 256x128 were fitted to 1800 and 3320; at 15 more shapes the entries chosen so were slower.
 COSTS: dict[str, tuple[float, float]] = {
     "fp8_gemm_1d2d_64x64": (204, 1140),
-    "fp8_gemm_1d2d_64x112": (269, 1800),
+    "fp8_gemm_1d2d_64x112": (269, 2200),
     "fp8_gemm_1d2d_64x128": (272, 1710),
     "fp8_gemm_1d2d_128x128_1x2": (411, 2900),
     "fp8_gemm_1d2d_128x128_2x1": (407, 2610),
