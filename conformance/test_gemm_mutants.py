@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from refsim.device.sim import SimDevice
 from refsim.testing import run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.runs import examine
 
 SPLITS = load_kernel_file(bundled_kernels("gemm_1d2d_splits.py")).FP8_GEMM_1D2D_SPLITS
 EXPERTS = load_kernel_file(bundled_kernels("gemm_1d2d_experts.py")).FP8_GEMM_1D2D_EXPERTS
@@ -117,3 +119,15 @@ def test_mutant_is_refused(kernel, entry, file, right, wrong, device, tmp_path):
     mutant = broken(kernel, entry, file, right, wrong, tmp_path)
     verdict = run_campaign(mutant, device, profile="quick", cases=0, suspect_seconds=0)
     assert verdict.status == "fail", str(verdict)
+
+
+@pytest.mark.ci("mutants of the same kernels are refused in every run")
+@pytest.mark.parametrize("entry", ["64x128", "128x128_1x2"])
+def test_warps_that_finish_in_different_blocks_do_not_meet(entry, tmp_path):
+    """A warpgroup that stores a tile together waits for good: the last warps of its parts are of several blocks."""
+    edit = "gemm/split.cuh", "AllRows<Tile, false>", "AllRows<Tile, true>"
+    mutant = broken(SPLITS, entry, *edit, tmp_path)
+    (problem,) = (each for each in mutant.corpus if (each.n, each.splits) == (24, 3))
+    device = SimDevice("sm_90a")
+    assert examine(replace(SPLITS, entries=mutant.entries), problem, device).finding is None
+    assert examine(mutant, problem, device).finding.text.startswith("[deadlock]")
