@@ -47,7 +47,7 @@ MUTANTS = (
         id="staged-unswizzled", marks=LATER,
     ),
     pytest.param(
-        SPLITS, "128x8_swapped", "gemm/mainloop.cuh", "Tile::kSwapped ? place.m : place.n);", "place.n);",
+        SPLITS, "128x8_swapped", "gemm/mainloop.cuh", "Tile::kSwapped ? at.m : at.n);", "at.n);",
         id="scale-of-another-block", marks=LATER,
     ),
     pytest.param(
