@@ -5,6 +5,8 @@ from pathlib import Path
 from refsim.errors import Kind, RefsimError
 
 PACKAGE = Path(__file__).resolve().parent
+PACKAGES = (PACKAGE, PACKAGE.with_name("refsim_run"))
+"""The folders of refsim's own code: `refsim run` is a package beside refsim, which imports it by its name alone."""
 
 
 def bundled(path: str) -> Path:

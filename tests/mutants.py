@@ -46,8 +46,10 @@ class Mutant:
 
     @property
     def area(self) -> str:
-        """The folder whose rules the edit breaks: ptx/checks, formats; `refsim` for a file beside them."""
+        """The folder whose rules the edit breaks: ptx/checks, formats; `refsim` for a file beside them, `refsim_run`."""
         parts = Path(self.file).parts[:-1]
+        if parts[0] == "refsim_run":
+            return parts[0]
         return "/".join(parts[1:3] if parts[1:2] == ("ptx",) else parts[1:2]) or parts[0]
 
     @property

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from refsim import cuda_places
+from refsim.bundled import PACKAGES
 from refsim.cuda_places import BESIDE_NVCC, HEADER_WHEELS, NVRTC_WHEELS, PTXAS_WHEELS, Place, places
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,9 +46,10 @@ def test_the_extras_bring_every_wheel_that_is_looked_for() -> None:
 
 
 def test_every_extra_that_an_error_names_exists() -> None:
+    sources = [path for folder in PACKAGES for path in folder.rglob("*.py")]
     said = {
         (path.name, name)
-        for path in (*(ROOT / "refsim").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md")
+        for path in (*sources, *(ROOT / "docs").glob("*.md"), ROOT / "README.md")
         for names in re.findall(r"refsim\[([a-z,-]+)\]", path.read_text("utf-8"))
         for name in names.split(",")
     }

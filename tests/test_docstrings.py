@@ -5,14 +5,14 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import refsim
+from refsim.bundled import PACKAGE, PACKAGES
 from tests.commit_message import VERBS
 from tests.test_public_surface import MODULES
 
-ROOT = Path(refsim.__file__).parent
+ROOT = PACKAGE.parent
+FILES = [path for folder in PACKAGES for path in sorted(folder.rglob("*.py"))]
 NAMED = re.compile(r"`([a-z][a-z_]*)`")
 
 
@@ -66,9 +66,7 @@ def public_functions() -> Iterator[Callable[..., Any]]:
 
 def test_docstrings_of_functions_begin_with_a_verb_and_long_ones_have_one() -> None:
     found = {
-        path.relative_to(ROOT).as_posix(): said
-        for path in sorted(ROOT.rglob("*.py"))
-        if (said := list(faults(ast.parse(path.read_text()))))
+        path.relative_to(ROOT).as_posix(): said for path in FILES if (said := list(faults(ast.parse(path.read_text()))))
     }
     assert found == {}
 
@@ -87,9 +85,9 @@ def test_a_docstring_that_is_missing_or_begins_otherwise_is_seen() -> None:
 
 
 def test_fields_that_a_docstring_describes_exist() -> None:
-    texts = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    texts = {path: path.read_text() for path in FILES}
     found = {
-        str(path.relative_to(ROOT.parent)): names
+        str(path.relative_to(ROOT)): names
         for path, text in texts.items()
         if "dataclass" in text and (names := list(strangers(ast.parse(text))))
     }

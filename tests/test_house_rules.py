@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("refsim", "gpu", "benchmarks", "properties", "conformance", "tests")
+FOLDERS = ("refsim", "refsim_run", "gpu", "benchmarks", "properties", "conformance", "tests")
 FILE_LINES, FUNCTION_LINES = 600, 60
 TABLES = 61
 UNFORMATTED = re.compile("# fmt: (?:skip|off)")

@@ -36,12 +36,14 @@ def test_an_anchor_that_moved_is_named() -> None:
 
 def test_the_table_counts_by_the_folder_of_the_edit_and_says_what_lives() -> None:
     names = {"a": "refsim/ptx/checks/races.py", "b": "refsim/ptx/checks/marks.py", "c": "refsim/files/npz.py"}
+    names["d"] = "refsim_run/cupy/raw.py"
     rows = [mutants.Mutant(name, "topic", file, "x | y", "x & y", ("t",)) for name, file in names.items()]
     excused = replace(rows[1], survives="the two are equal here")
-    text = mutants.table({rows[0]: "killed by t", excused: "survived", rows[2]: "killed by t"})
+    text = mutants.table({rows[0]: "killed by t", excused: "survived", rows[2]: "killed by t", rows[3]: "killed by t"})
     assert "| ptx/checks | 1 | 2 | 50.0 % | 1 | 100.0 % |  |" in text
     assert "| files | 1 | 1 | 100.0 % |  | 100.0 % |  |" in text
-    assert "| all | 2 | 3 | 66.7 % | 1 | 100.0 % |  |" in text
+    assert "| refsim_run | 1 | 1 | 100.0 % |  | 100.0 % |  |" in text
+    assert "| all | 3 | 4 | 75.0 % | 1 | 100.0 % |  |" in text
     assert "| b | `refsim/ptx/checks/marks.py` | `x \\| y` becomes `x & y` | the two are equal here |" in text
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import refsim
+from refsim.bundled import PACKAGES
 from refsim.errors import Kind
 from refsim.formats import ELEMENTS
 from refsim.numerics.methods import METHODS, SUM_ROUNDINGS
@@ -45,10 +46,11 @@ OTHER_WORDS = {
 
 
 def sources() -> dict[str, Path]:
-    """The files of refsim by their place in it; of the checkout also kernels, probes and laws."""
+    """The files of refsim by their place in it, and of refsim_run; of the checkout also kernels, probes and laws."""
     beside = [path for room in ("gpu", "properties") for path in sorted((ROOT.parent / room).rglob("*.py"))]
     outer = {f"../{path.relative_to(ROOT.parent).as_posix()}": path for path in beside}
-    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))} | outer
+    programs = {path.relative_to(ROOT.parent).as_posix(): path for path in sorted(PACKAGES[1].rglob("*.py"))}
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))} | programs | outer
 
 
 @cache
@@ -58,7 +60,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def own() -> dict[str, ast.Module]:
-    """Those of refsim itself."""
+    """Those of refsim itself, and of refsim_run."""
     return {name: tree for name, tree in trees().items() if not name.startswith("../")}
 
 

@@ -78,19 +78,18 @@ _SUMMARIES = {
     },
 }
 _ELSEWHERE = {
-    "quantize": "blocks:quantize",
-    "dequantize": "blocks:dequantize",
-    "files": "blocks:files",
-    "verify": "verify:verify",
-    "replay": "verify:replay",
+    "quantize": "refsim.cli.commands.blocks:quantize",
+    "dequantize": "refsim.cli.commands.blocks:dequantize",
+    "files": "refsim.cli.commands.blocks:files",
+    "verify": "refsim.cli.commands.verify:verify",
+    "replay": "refsim.cli.commands.verify:replay",
 }
-"""The module and function of commands that are not `command` in a module of their own name."""
+"""The module and function of commands that are not `command` in a module of `refsim.cli.commands` of their own name."""
 
 
 def _listing(name: str, summary: str) -> Listing:
-    """Return the listing of a command of `refsim.cli.commands`."""
-    place = _ELSEWHERE.get(name, f"{name.replace('-', '_')}:command")
-    return Listing(f"refsim.cli.commands.{place}", summary)
+    """Return the listing of a command."""
+    return Listing(_ELSEWHERE.get(name, f"refsim.cli.commands.{name.replace('-', '_')}:command"), summary)
 
 
 SECTIONS = {

@@ -144,7 +144,7 @@ def pytest_runtest_makereport(
     """Add device, seeds and hashes to the report, and refsim's sections to the report of a failure."""
     uses = FIXTURE in getattr(item, "fixturenames", ())
     error = None if call.excinfo is None or call.when != "call" else call.excinfo.value
-    if not (uses or heard.verdicts or type(error).__module__.startswith("refsim.")):
+    if not (uses or heard.verdicts or type(error).__module__.startswith(("refsim.", "refsim_run."))):
         return (yield)
     from refsim.testing import reports
 

@@ -31,7 +31,7 @@ def hidden_frames(error: BaseException) -> Iterator[None]:
     following: BaseException | None = error
     while following is not None and is_ours(error):
         for names in _modules(following.__traceback__):
-            if str(names.get("__name__", "")).startswith("refsim.") and HIDDEN not in names:
+            if str(names.get("__name__", "")).startswith(("refsim.", "refsim_run.")) and HIDDEN not in names:
                 names[HIDDEN] = True
                 marked.append(names)
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.bundled import PACKAGE
+from refsim.bundled import PACKAGE, PACKAGES
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.recipes import spelled
@@ -57,7 +57,7 @@ def is_bug(error: BaseException) -> bool:
     """Return whether an exception is a bug of refsim: raised in the simulated GPU, or deep in refsim and of no class
     that a wrong argument explains."""
     files = [each.filename for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
-    inner = list(takewhile(lambda file: Path(file).is_relative_to(PACKAGE) and is_foreign(file), reversed(files)))
+    inner = list(takewhile(_is_own, reversed(files)))
     is_deep = len(inner) > 1 and not isinstance(error, EXPLAINED)
     is_possible = isinstance(error, Exception) and not isinstance(error, MemoryError)
     return is_possible and (is_deep or any(Path(file).is_relative_to(PACKAGE / "ptx") for file in inner))
@@ -114,9 +114,16 @@ def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def is_foreign(file: str) -> bool:
     """Return whether a source file belongs to refsim, Python or a library; bundled kernels count as the user's."""
     path = Path(file)
-    if path.is_relative_to(PACKAGE):
-        return not path.is_relative_to(PACKAGE / "_bundled")
+    if any(path.is_relative_to(folder) for folder in PACKAGES):
+        return _is_own(file)
     return any(path.is_relative_to(folder) for folder in LIBRARIES)
+
+
+def _is_own(file: str) -> bool:
+    """Return whether a source file belongs to refsim."""
+    path = Path(file)
+    is_inside = any(path.is_relative_to(folder) for folder in PACKAGES)
+    return is_inside and not path.is_relative_to(PACKAGE / "_bundled")
 
 
 def _at(error: BaseException) -> str:

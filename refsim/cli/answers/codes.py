@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import refsim
+from refsim.bundled import PACKAGE, PACKAGES
 from refsim.errors import code_table, unknown_code
 from refsim.ptx.findings.table import CHECKS, STOPS, Check
-
-ROOT = Path(refsim.__file__).parent
 
 
 def codes() -> tuple[str, ...]:
@@ -29,7 +27,7 @@ def meaning(code: str) -> str:
 
 def sample(code: str) -> str:
     """Return a recorded message with this code, "" if none was recorded. An empty line separates those of samples.txt."""
-    texts = (ROOT / "cli" / "answers" / "samples.txt").read_text("utf-8").rstrip().split("\n\n")
+    texts = (PACKAGE / "cli" / "answers" / "samples.txt").read_text("utf-8").rstrip().split("\n\n")
     return next((text for text in texts if text.startswith(f"[{code}] ")), "")
 
 
@@ -41,9 +39,10 @@ def places(code: str) -> Iterator[str]:
     """
     made = {"out-of-range": r"|\bwhole(?:_numbers?)?\(", "missing-extra": r"|\bmissing_extra\("}
     raised = re.compile(rf'"{code}"|\[{code}\]|\b(?:unknown|named|check_named)\(\s*"([^"]*)"' + made.get(code, ""))
-    for path in sorted({*ROOT.rglob("*.py")} - {Path(__file__)}):
+    files = {path for folder in PACKAGES for path in folder.rglob("*.py")}
+    for path in sorted(files - {Path(__file__).resolve()}):
         if any(not kind or unknown_code(kind) == code for kind in raised.findall(path.read_text("utf-8"))):
-            yield ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+            yield ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import refsim
+from refsim.bundled import PACKAGE, PACKAGES
 from refsim.cli.answers.codes import checks
 from refsim.errors import unknown_code
 
-ROOT = Path(refsim.__file__).parent
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SENTENCE = re.compile(r"\[([a-z]+(?:-[a-z]+)+)\] (.+)")
 """A sentence of a finding that is written with its code in front."""
@@ -58,7 +57,7 @@ def sayings(code: str = "") -> dict[str, tuple[Saying, ...]]:
     found: dict[str, dict[Saying, None]] = {check: {} for check in checks()}
     for path, text in _texts().items():
         if _may_raise(text, code):
-            module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
             for each, saying in _of_module(_source(path), module):
                 found.setdefault(each, {})[saying] = None
     return {each: tuple(_worded(found[each])) for each in sorted(found) if code in ("", each)}
@@ -66,7 +65,8 @@ def sayings(code: str = "") -> dict[str, tuple[Saying, ...]]:
 
 @cache
 def _texts() -> dict[Path, str]:
-    return {path: path.read_text("utf-8") for path in sorted(ROOT.rglob("*.py"))}
+    files = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
+    return {path: path.read_text("utf-8") for path in files}
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import refsim as package
+from refsim.bundled import PACKAGES
 from refsim.cli.answers.codes import checks, codes, meaning, places, renamed, sample
 from refsim.cli.answers.verdicts import junit
 from refsim.errors import RefsimError, code_table, unknown_code
@@ -54,7 +55,8 @@ def test_every_code_of_a_raise_in_the_source_is_known() -> None:
     known = set(everything())
     written = {
         code
-        for path in (ROOT / "refsim").rglob("*.py")
+        for folder in PACKAGES
+        for path in folder.rglob("*.py")
         for code in re.findall(r'RefsimError\(\s*(?:code=)?"([a-z0-9-]+)"', path.read_text("utf-8"))
     }
     assert len(written) > 100
