@@ -4,7 +4,7 @@
     refsim run -- python conformance/cupy_bits.py run here.json       here
     python conformance/cupy_bits.py compare here.json there.json
 
-Functions of which `refsim/standins/cupy/names.py` says that their bits are CuPy's, on numbers drawn from one seed with special
+Functions of which `refsim_run/cupy/names.py` says that their bits are CuPy's, on numbers drawn from one seed with special
 values among them, and generated kernels: ElementwiseKernel of real numbers and ReductionKernel of integers. A digest ends
 with another in which every NaN is the same.
 """
@@ -61,7 +61,7 @@ def digest(found: Any) -> str:
 def run(path: Path) -> None:
     import cupy as cp  # type: ignore[import-not-found]
 
-    from refsim.standins.cupy.names import SAME_BITS, UFUNCS
+    from refsim_run.cupy.names import SAME_BITS, UFUNCS
 
     found = {}
     for kind in ("float16", "float32", "float64", "int32"):

@@ -83,7 +83,7 @@ def _compiled(tree: Path, copy: Path) -> None:
     Bytecode is trusted by the hash of its source: an edit of the same size within the same second is seen.
     """
     shutil.copytree(tree, copy, ignore=LEFT_OUT)
-    for part in ("refsim", "gpu"):
+    for part in ("refsim", "refsim_run", "gpu"):
         hashed = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(copy / part, quiet=2, workers=os.cpu_count() or 1, invalidation_mode=hashed)
 

@@ -26,7 +26,7 @@ PACKAGES = (
     "refsim.silicon",
     "refsim.reference",
     "refsim.bringup",
-    "refsim.standins",
+    "refsim_run",
     "refsim.cli",
     "refsim.ptx",
 )

@@ -83,6 +83,7 @@ _ELSEWHERE = {
     "files": "refsim.cli.commands.blocks:files",
     "verify": "refsim.cli.commands.verify:verify",
     "replay": "refsim.cli.commands.verify:replay",
+    "run": "refsim_run.command:command",
 }
 """The module and function of commands that are not `command` in a module of `refsim.cli.commands` of their own name."""
 

@@ -9,10 +9,10 @@ import pytest
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import defect_of
-from refsim.standins.records import Fidelity
-from refsim.standins.session import GpuSession
 from refsim.testing.adapters import TritonKernel
 from refsim.testing.adapters.triton_kernels import TRITON_DEFECTS, known_defects
+from refsim_run.records import Fidelity
+from refsim_run.session import GpuSession
 from tests.ptx import test_proxies as products
 from tests.ptx import test_tensor_map_edits as maps
 

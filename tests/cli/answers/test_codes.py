@@ -175,3 +175,4 @@ def test_a_sample_is_one_of_its_code_and_a_place_is_a_module() -> None:
     assert unknown_code("target format") == "unknown-format"
     assert "refsim.layouts.tiles" in places("out-of-range")  # by refsim.integers.whole
     assert "refsim.device" in places("unknown-device")
+    assert "refsim_run.limits_plugin" in places("test-timeout")

@@ -1,8 +1,0 @@
-"""PyCUDA on the simulated GPU: the version that its interface follows."""
-
-from refsim.standins.seams import refusing
-
-VERSION = (2026, 1)
-VERSION_STATUS = ""
-VERSION_TEXT = "2026.1"
-__getattr__ = refusing("pycuda")
