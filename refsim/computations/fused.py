@@ -218,13 +218,21 @@ class FusedComputation(Computation):
     def _offered(self) -> tuple[Cause, ...]:
         return tuple(_ranked(self._causes(), self.usual))
 
+    @cached_property
+    def far_causes(self) -> tuple[Cause, ...]:
+        return tuple(self._of_parts(lambda part: part.far_causes))
+
     def _causes(self) -> Iterator[Cause]:
         for aspect in self.fused_aspects:
             yield from aspect.causes_in(self)
         yield from self._moved_roundings()
+        yield from self._of_parts(lambda part: part.causes())
+
+    def _of_parts(self, causes_of: Callable[[Computation], Sequence[Cause]]) -> Iterator[Cause]:
+        """Yield the causes of every part, which change the choices of the whole."""
         for part, names in zip(self.parts, self._own_names, strict=True):
             of = part.name if isinstance(part, StoredValues) else ""
-            for cause in part.causes():
+            for cause in causes_of(part):
                 if cause.aspect not in names or (part is self.tail and self._is_between(cause)):
                     continue
                 beside = tuple((names[name], value) for name, value in cause.beside)
