@@ -77,8 +77,9 @@ PROMOTION = """\
         sum[4 * i + 2] = __fmaf_rn(low, product[4 * i + 2], sum[4 * i + 2]);
         sum[4 * i + 3] = __fmaf_rn(low, product[4 * i + 3], sum[4 * i + 3]);
 """
-STORE = "        store_tile<Tile>(base, d, place, sum, group, warp, threadIdx.x % 32, rows);"
-FIRST_TILE = "        if (place.m + place.n == 0 && threadIdx.x"
+STORE = "        if (complete) store_tile<Tile>(base, d, at, sum, group, warp, lane, rows);"
+FIRST_TILE = "        if (at.m + at.n == 0 && threadIdx.x"
+STAGED = "        publish_to_copies();\n        meet<128>(barrier);\n"
 BLOCKS = "    uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;\n"
 NEAREST_BY_ADDING = """\
 const uint32_t x = __float_as_uint(low), y = __float_as_uint(high);
@@ -112,20 +113,14 @@ MUTANTS = (
         edits=(Edit(EPILOGUE, PACK, NEAREST_BY_ADDING),),
     ),
     Mutant(
-        "no-syncwarp",
-        "one lane stores Y before the others of its warp have written it",
-        edits=(
-            Edit(
-                EPILOGUE,
-                "            publish_to_copies();\n            __syncwarp();\n",
-                "            publish_to_copies();\n",
-            ),
-        ),
+        "no-meeting",
+        "one thread stores Y before the other warps have written it",
+        edits=(Edit(EPILOGUE, STAGED, STAGED.splitlines(keepends=True)[0]),),
     ),
     Mutant(
         "no-proxy-fence",
         "no proxy fence before the copy engine stores Y",
-        edits=(Edit(EPILOGUE, "            publish_to_copies();\n", ""),),
+        edits=(Edit(EPILOGUE, STAGED, STAGED.splitlines(keepends=True)[1]),),
     ),
     Mutant(
         "product-not-awaited",
@@ -197,7 +192,7 @@ MUTANTS = (
         "the last 128 of K are left out",
         edits=tuple(
             Edit(MAINLOOP, BLOCKS + follows, BLOCKS.replace("- 1) / kBlockK", "- 1) / kBlockK - 1") + follows)
-            for follows in ("    using Tiles = typename Job::template Tiles<false>", "    // By a shuffle")
+            for follows in ("    using Tiles = typename Job::template Tiles<false>", "    const uint32_t lane")
         ),
     ),
     Mutant("linear-correct", "the linear layer as it is", LINEAR),

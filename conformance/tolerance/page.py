@@ -18,7 +18,7 @@ README_GATES = {
     "vLLM": "rtol 0.5, atol 0.15",
     "PyTorch": "rtol 0.07, atol 0.6",
 }
-README_MUTANTS = ("bf16-cut", "nan-becomes-zero", "subnormals-flushed", "no-syncwarp", "tail-columns")
+README_MUTANTS = ("bf16-cut", "nan-becomes-zero", "subnormals-flushed", "no-meeting", "tail-columns")
 Results = dict[str, Result]
 
 
