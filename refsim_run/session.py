@@ -6,10 +6,9 @@ Stand-ins share it (`current()`), so that kernels of one package can use memory 
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -19,15 +18,15 @@ from refsim.device.attributes import ATTRIBUTES, BY_NUMBER, Attribute
 from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError, counted
 from refsim.kernel_code import KernelCode
-from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
+from refsim.ptx import Checks, Program, SchedulePolicy, is_fault, load
 from refsim.ptx.checks.first_nan import NonFinite
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import CompilerDefect
 from refsim.ptx.machine.arguments import MISFIT, check_count, misfit, raw_bytes
 from refsim.ptx.machine.assemblers import registers_used
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables
-from refsim.ptx.machine.launch_rules import Limits, limits_of
-from refsim.ptx.machine.placed import VariablePlacement
+from refsim.ptx.machine.launch_rules import LaunchRequest, Limits, limits_of
+from refsim.ptx.machine.placed import SimulationOptions, VariablePlacement
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.space import MAX_BYTES
 from refsim.ptx.text.source_names import UNKNOWN, declared_types, demangled
@@ -251,45 +250,29 @@ class SimulatedModule:
         """Return the registers per thread that ptxas allocates for an entry; None without ptxas."""
         return registers_used(self.program.text, entry, self.program.target)
 
-    def launch(
-        self,
-        entry: str,
-        grid: Extents,
-        block: Extents,
-        args: Sequence[Any],
-        shared_bytes: int = 0,
-        *,
-        cluster: Extents | None = None,
-        cooperative: bool = False,
-        programmatic: bool = False,
-        known: Sequence[CompilerDefect] = (),
-    ) -> list[str]:
+    def launch(self, request: LaunchRequest, known: Sequence[CompilerDefect] = ()) -> list[str]:
         """Run an entry and return what its threads printed.
 
-        `args` are bytes, PointerTo, numbers, host arrays by value. `known` are the defects of the compiler that made the
-        entry; their findings become warnings. Findings that do not stop a kernel are recorded. A fault and a refusal are
-        recorded and raised, as RefsimError.
+        Its arguments are bytes, PointerTo, numbers, host arrays by value. `known` are the defects of the compiler that
+        made the entry; their findings become warnings. Findings that do not stop a kernel are recorded. A fault and a
+        refusal are recorded and raised, as RefsimError.
         """
         session, settings = self.session, self.session.settings
-        record, began = self._record(entry), perf_counter()
-        shape, threads = _shape(grid, block)
+        record, began = self._record(request.entry), perf_counter()
+        shape, threads = _shape(request)
         checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without, known=tuple(known))
-        asked: dict[str, Any] = {"shared_bytes": shared_bytes, "cluster": cluster, "cooperative": cooperative}
-        asked |= {"programmatic": programmatic, "policy": settings.policy, "seed": settings.seed}
+        options = SimulationOptions(settings.policy, settings.arithmetic, checks, settings.seed)
         try:
             with session.memory.alone():
-                prepared = partial(self.program.prepared, entry, grid, block, self._fitted(record, entry, args))
-                memory = session.memory.memory
-                made, findings = self._ran(
-                    record, partial(prepared, memory=memory, checks=checks, arithmetic=settings.arithmetic, **asked)
-                )
+                fitted = replace(request, args=self._fitted(record, request))
+                made, findings = self._ran(record, fitted, options)
         except RefsimError as error:
             add(record.findings if _is_finding(error) else record.refused, [Said.of(error)])
             record.took(shape, threads, perf_counter() - began)
             sys.stdout.write("".join(f"{line.partition(': ')[2]}\n" for line in error.printed))
             session._ended(record, error)
             raise
-        trace = trace_of(entry, made, findings)
+        trace = trace_of(made, findings)
         record.took(shape, threads, perf_counter() - began)
         session.instructions += trace.instructions
         add(record.inexact, (*trace.inexact, *trace.idealised, *map(str, trace.contractions)))
@@ -303,8 +286,9 @@ class SimulatedModule:
             add(test.findings, [_line(record, each) for each in trace.findings])
         return [text for _, text in findings.printed]
 
-    def _fitted(self, record: KernelRecord, entry: str, args: Sequence[Any]) -> list[Any]:
+    def _fitted(self, record: KernelRecord, request: LaunchRequest) -> list[Any]:
         """Return a launch's arguments as the kernel gets them, and record how they disagree with the parameters."""
+        entry, args = request.entry, request.args
         function, fitted, place, is_cut = self.program.code(entry).function, [], caller(), self.package != ONE_BUFFER
         count, types = len(function.parameters), declared_types(entry, self.source)
         if not is_cut or len(args) < count:
@@ -329,20 +313,21 @@ class SimulatedModule:
             self.session._of_test("findings", _line(record, error))
 
     def _ran(
-        self, record: KernelRecord, prepared: Callable[..., tuple[PreparedLaunch, Any]]
+        self, record: KernelRecord, request: LaunchRequest, options: SimulationOptions
     ) -> tuple[PreparedLaunch, LaunchFindings]:
         """Run a launch, and return it with its findings. With --first-nan run it again from the memory before it, and
         record where NaN and infinities come from, until a launch of the kernel has some."""
-        made, _ = prepared()
+        memory, born = self.session.memory.memory, self.session.born
+        made, _ = self.program.prepared(request, memory, options)
         if not self.session.settings.first_nan or record.nans:
             return made, made.run()
-        memory, born, before = made.memory, self.session.born, made.memory.snapshot()
+        before = memory.snapshot()
         findings, number = made.run(), sum(each.launches for each in self.session.kernels.values()) + 1
         after, touched = memory.snapshot(), memory.touched
         memory.restore(before)
         born.launch = f", launch {number} ({record.name})"
         with suppress(RefsimError):  # the first run ended well
-            prepared(following=born)[0].run()
+            self.program.prepared(request, memory, replace(options, following=born))[0].run()
         record.nans += [Said(row.role, row.what, row.where) for row in born.rows()]
         memory.restore(after)
         memory.touched = touched
@@ -364,12 +349,12 @@ def _line(record: KernelRecord, error: RefsimError) -> str:
     return f"[{error.code}] {record.name}: {error.where or error.what}"
 
 
-def _shape(grid: Extents, block: Extents) -> tuple[str, int]:
+def _shape(request: LaunchRequest) -> tuple[str, int]:
     """Return grid and block as text, and the number of threads: 0 for extents that the launch will refuse."""
     try:
-        sizes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (grid, block)]
+        sizes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (request.grid, request.block)]
     except (TypeError, ValueError, OverflowError):
-        return f"{grid!r:.40} of {block!r:.40}", 0
+        return f"{request.grid!r:.40} of {request.block!r:.40}", 0
     words = ["x".join(str(int(number)) for number in each) for each in sizes]
     return " of ".join(words), int(np.prod(sizes[0]) * np.prod(sizes[1]))
 

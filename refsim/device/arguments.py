@@ -1,6 +1,7 @@
 """Checks of what the host gives to a launcher, equal on both devices: buffers and the arguments of a launch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from refsim.errors import RefsimError
 from refsim.integers import array_of, is_whole
 from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import TensorMap
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim.sources import CUDA_DRIVER
 
 MAX_MISALIGNMENT = 4095
@@ -48,22 +50,24 @@ def dtype_of(name: str, dtype: Any) -> np.dtype[Any]:
     return element
 
 
-def check_flags(entry: str, **flags: bool) -> None:
+def check_flags(request: LaunchRequest, *, warp_synchronous: bool) -> None:
     """Raise RefsimError `bad-launch` for a flag that is not True or False."""
-    for name, flag in flags.items():
+    flags = {"cooperative": request.cooperative, "programmatic": request.programmatic}
+    for name, flag in {**flags, "warp_synchronous": warp_synchronous}.items():
         if not isinstance(flag, bool):
             what = f"{name}={flag!r:.40} is not allowed"
-            raise RefsimError("bad-launch", what, f"launch of {entry!s:.80}", "True or False")
+            raise RefsimError("bad-launch", what, f"launch of {request.entry!s:.80}", "True or False")
 
 
-def launch_values(
-    entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool], encode: Callable[[TensorMap], Struct]
-) -> list[Any]:
-    """Return the arguments of a launch as NumPy scalars and Structs: addresses of buffers, encoded tensor maps.
+def with_values(
+    request: LaunchRequest, owns: Callable[[Buffer], bool], encode: Callable[[TensorMap], Struct]
+) -> LaunchRequest:
+    """Return a launch with its arguments as NumPy scalars and Structs: addresses of buffers, encoded tensor maps.
 
     `owns` must know each buffer, because only its address reaches the kernel. Raises RefsimError `bad-buffer` or
     `bad-argument`, and `bad-launch` for an entry that is not a name or arguments that are not a list.
     """
+    entry, args = request.entry, request.args
     if not isinstance(entry, str):
         raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
     is_scalar = isinstance(args, np.ndarray) and not args.ndim
@@ -71,7 +75,8 @@ def launch_values(
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {entry:.80}")
     where = f"launch of {entry}"
     pairs = enumerate(args)
-    return [encode(each) if isinstance(each, TensorMap) else _value(where, at, each, owns) for at, each in pairs]
+    values = [encode(each) if isinstance(each, TensorMap) else _value(where, at, each, owns) for at, each in pairs]
+    return replace(request, args=values)
 
 
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:

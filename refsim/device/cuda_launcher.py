@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from refsim.device import arguments
 from refsim.device.driver import Bytes, Driver, DriverError, encoded_map
-from refsim.device.modules import LaunchRequest, RunnableModule
+from refsim.device.modules import RunnableModule
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import TensorMap
-from refsim.ptx import Extents
+from refsim.ptx.machine.launch_rules import Extents, LaunchRequest
 from refsim.render.cards import Card
 from refsim.sources import DLPACK
 
@@ -216,14 +216,12 @@ class CudaLauncher(Card):
         A launch that lets the next launch begin early is completed and checked before any operation except a
         programmatic launch.
         """
-        values = arguments.launch_values(entry, args, self._owns, self.encode)
-        arguments.check_flags(
-            entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous
-        )
+        asked = LaunchRequest(entry, grid, block, args, shared_bytes, cluster, cooperative, programmatic)
+        request = arguments.with_values(asked, self._owns, self.encode)
+        arguments.check_flags(request, warp_synchronous=warp_synchronous)
         if not programmatic:
             self.settle()
-        launch = LaunchRequest(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
-        self.module.run(launch)
+        self.module.run(request)
         self.unsettled.append(entry)
         self.launched.add(entry)
         if not self.module.lets_others_begin:

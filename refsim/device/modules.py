@@ -19,26 +19,12 @@ from refsim.device.driver import (
     cluster_dimension,
 )
 from refsim.errors import Kind, RefsimError
-from refsim.ptx import Extents
 from refsim.ptx.machine import launch_rules
 from refsim.ptx.machine.arguments import argument_bytes, check_count
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim.ptx.text.parser import parse, signatures
 from refsim.ptx.text.source_names import entry_named
 from refsim.ptx.text.syntax import Function, Module
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """One launch as requested."""
-
-    entry: str
-    grid: Extents
-    block: Extents
-    args: Sequence[Any]
-    shared_bytes: int
-    cluster: Extents | None
-    cooperative: bool
-    programmatic: bool
 
 
 @dataclass
@@ -140,7 +126,7 @@ class LoadedModule:
         if launch.shared_bytes < 0:
             what = f"shared_bytes={launch.shared_bytes} is not allowed"
             raise RefsimError("bad-launch", what, rule="bytes of dynamic shared memory")
-        shape = launch_rules.launch_shape(declared, self.target, launch.grid, launch.block, launch.cluster)
+        shape = launch_rules.launch_shape(declared, self.target, launch)
         launch_rules.check_parameters(declared, self.module.version, self.target)
         if launch.programmatic:
             launch_rules.check_programmatic(declared.name, self.target)

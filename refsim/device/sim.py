@@ -6,7 +6,6 @@ A launch of moderate size runs under several schedules (`schedules.py`).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, Waiver, check_name, comments, lines_of
 from refsim.ptx.isa.definedness.tracking import OpenBits
 from refsim.ptx.machine.launch import PreparedLaunch, changed_variables, run_overlapped
+from refsim.ptx.machine.launch_rules import LaunchRequest
+from refsim.ptx.machine.placed import SimulationOptions
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot
 from refsim.ptx.memory.space import repeated
@@ -241,25 +242,24 @@ class SimLauncher(Card):
         A programmatic launch runs after the previous launch. If that launch lets it begin early, it runs overlapped as
         well.
         """
-        scalars, orders = arguments.launch_values(entry, args, self._owns, self.encode), self.orders(entry)
-        self._shape = self.program.shape(entry, grid, block, cluster)
+        asked = LaunchRequest(entry, grid, block, args, shared_bytes, cluster, cooperative, programmatic)
+        request, orders = arguments.with_values(asked, self._owns, self.encode), self.orders(entry)
+        self._shape = self.program.shape(request)
         small = getattr(self.following, "watches", False) or self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
-        self._begin(entry, cooperative, programmatic, warp_synchronous)
+        arguments.check_flags(request, warp_synchronous=warp_synchronous)
+        self._begin(request)
         before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
-        how: dict[str, Any] = {"cluster": cluster, "cooperative": cooperative, "programmatic": programmatic}
-        how |= {"shared_bytes": shared_bytes, "memory": self.memory, "arithmetic": self.arithmetic}
-        prepared = partial(self.program.prepared, entry, grid, block, scalars, **how)
 
         def executed(order: SeededPolicy, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
             if order != orders[0] or following is not None:
                 assert before is not None
                 self.memory.restore(before)
             self.memory.touched, left = touched, self.memory.touched
-            made, _ = prepared(policy=order.policy, seed=order.seed, checks=checks, following=following)
+            made = self._prepared(request, order, checks, following)
             if not order.begins_early or beside is None:
-                return trace_of(entry, made, made.run())
+                return trace_of(made, made.run())
             self.memory.touched = left
-            return trace_of(entry, made, beside.overlapped(made))
+            return trace_of(made, beside.overlapped(made))
 
         def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
             banks = self.count_banks and order == orders[0]
@@ -269,17 +269,19 @@ class SimLauncher(Card):
         self._judge(entry, outcomes(run, entry, self._chosen(entry, tried)), warp_synchronous)
         self.earlier = None
         if before is not None and self.program.code(entry).lets_others_begin:
-            first, checks = orders[0], replace(UNCHECKED, off=self.waivers.names)
-            again, _ = prepared(policy=first.policy, seed=first.seed, checks=checks, programmatic=False)
-            self.earlier = Earlier(before, again)
+            checks = replace(UNCHECKED, off=self.waivers.names)
+            self.earlier = Earlier(before, self._prepared(replace(request, programmatic=False), orders[0], checks))
         self._follow(lambda following: executed(orders[0], UNCHECKED, following), can_follow=small)
 
-    def _begin(self, entry: str, cooperative: bool, programmatic: bool, warp_synchronous: bool) -> None:
-        """Check the flags, allocate the module's variables before any schedule, and track writers of small memories."""
-        arguments.check_flags(
-            entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous
-        )
-        self.program.prepare(entry, self.memory, cooperative=cooperative)
+    def _prepared(
+        self, request: LaunchRequest, order: SeededPolicy, checks: ptx.Checks, following: OpenBits | None = None
+    ) -> PreparedLaunch:
+        options = SimulationOptions(order.policy, self.arithmetic, checks, order.seed, following=following)
+        return self.program.prepared(request, self.memory, options)[0]
+
+    def _begin(self, request: LaunchRequest) -> None:
+        """Allocate the module's variables before any schedule, and track writers of small memories."""
+        self.program.prepare(request.entry, self.memory, cooperative=request.cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 

@@ -15,7 +15,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import NUMBERS, PointerTo
-from refsim.ptx.machine.launch_rules import round_up
+from refsim.ptx.machine.launch_rules import LaunchRequest, round_up
 from refsim.ptx.text.syntax import Variable
 from refsim_run.cuda.images import CoreKernel, Image
 from refsim_run.memory import host_bytes, poison_host
@@ -81,7 +81,8 @@ class ModuleCalls:
         kernel = self.functions[int(function)]
         given = packed(arguments, extra, kernel.module.program.entries[kernel.entry])
         grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)
-        sys.stdout.write("".join(kernel.module.launch(kernel.entry, grid, block, given, shared_bytes)))
+        request = LaunchRequest(kernel.entry, grid, block, given, shared_bytes)
+        sys.stdout.write("".join(kernel.module.launch(request)))
 
 
 def packed(arguments: Any, extra: Any, parameters: Sequence[Variable]) -> list[Any]:

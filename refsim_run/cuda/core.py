@@ -16,6 +16,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import PointerTo
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim_run.cuda import images
 from refsim_run.cuda.bindings import CONTEXT, taken
 from refsim_run.seams import always, refusing
@@ -279,11 +280,10 @@ class CoreLaunchConfig:
 def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel, *args: Any) -> None:
     """Run a kernel with arguments as cuda.core takes them; print what its threads printed."""
     given = [PointerTo(int(each.handle)) if isinstance(each, CoreBuffer) else taken(each) for each in args]
-    more: dict[str, Any] = {"cooperative": True} if config.is_cooperative else {}
-    if config.cluster is not None:
-        more["cluster"] = config.cluster
+    shape, is_cooperative = (config.grid, config.block), bool(config.is_cooperative)
+    request = LaunchRequest(kernel.entry, *shape, given, config.shmem_size, config.cluster, is_cooperative)
     try:
-        printed = kernel.module.launch(kernel.entry, config.grid, config.block, given, config.shmem_size, **more)
+        printed = kernel.module.launch(request)
     except RefsimError as error:
         if error.kind is Kind.USAGE:
             raise _cuda_error()(f"CUDA_ERROR_INVALID_VALUE: {error}") from error

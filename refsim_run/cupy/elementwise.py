@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim.ptx.text.source_names import C_NAMES
 from refsim_run.cupy.arrays import contiguous, kind_of, ndarray
 from refsim_run.cupy.driver import as_cupy
@@ -278,7 +279,7 @@ def launched(source: KernelSource, name: str, blocks: int, threads: int, values:
     """Run a generated kernel and print what its threads printed."""
     module = source.module()
     with as_cupy(*ILLEGAL_ADDRESS):
-        printed = module.launch(source.entry(name), (blocks, 1, 1), (threads, 1, 1), list(values))
+        printed = module.launch(LaunchRequest(source.entry(name), (blocks, 1, 1), (threads, 1, 1), list(values)))
     sys.stdout.write("".join(printed))
 
 

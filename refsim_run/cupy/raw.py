@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.machine.arguments import PointerTo
-from refsim.ptx.machine.launch_rules import MAX_THREADS
+from refsim.ptx.machine.launch_rules import MAX_THREADS, LaunchRequest
 from refsim.ptx.machine.placed import VariablePlacement
 from refsim_run.cupy.arrays import TYPE_LETTERS, ndarray
 from refsim_run.cupy.compiler import ptx_of
@@ -125,10 +125,10 @@ class RawKernel:
         entry, module = self._source.entry(self.name), self._source.module()
         values = list(map(taken, args))
         ctas, threads = (tuple(max(int(each), 1) for each in (*extents, 1, 1)[:3]) for extents in (grid, block))
+        shared_bytes, is_cooperative = int(shared_mem or 0), self.enable_cooperative_groups
         with as_cupy(*ILLEGAL_ADDRESS):
-            printed = module.launch(
-                entry, ctas, threads, values, int(shared_mem or 0), cooperative=self.enable_cooperative_groups
-            )
+            request = LaunchRequest(entry, ctas, threads, values, shared_bytes, cooperative=is_cooperative)
+            printed = module.launch(request)
         sys.stdout.write("".join(printed))
 
     def compile(self, log_stream: Any = None) -> None:

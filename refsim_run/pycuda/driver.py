@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.machine.arguments import PointerTo
-from refsim.ptx.machine.launch_rules import MAX_THREADS
+from refsim.ptx.machine.launch_rules import MAX_THREADS, LaunchRequest
 from refsim_run.pycuda.context import Event, LogicError, as_pycuda, needed
 from refsim_run.pycuda.memory import PYCUDA, ArgumentHandler, PointerHolderBase
 from refsim_run.seams import always, gathered, refuse, refusing
@@ -153,7 +153,8 @@ class PycudaFunction:
     def _launch(self, grid: Any, block: Any, values: Sequence[Any], shared: int) -> None:
         needed("cuLaunchKernel")
         with as_pycuda("cuLaunchKernel"):
-            printed = self._loaded.launch(self._entry, tuple(grid), tuple(block), values, int(shared or 0))
+            request = LaunchRequest(self._entry, tuple(grid), tuple(block), values, int(shared or 0))
+            printed = self._loaded.launch(request)
         sys.stdout.write("".join(printed))
 
 

@@ -19,7 +19,7 @@ from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx import is_fault
 from refsim.ptx.machine.assemblers import Assembled, assembled
-from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS
+from refsim.ptx.machine.launch_rules import MAX_THREADS, REGISTERS, LaunchRequest
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.declarations import WARP_SIZE
 from refsim.testing.adapters.triton_kernels import (
@@ -368,18 +368,18 @@ class SimulatedLaunch:
         hidden = len(kernel.module.program.entries[kernel.entry]) - len(given)
         names = ("global_scratch", "profile_scratch")[:hidden]
         scratch = [session.memory.scratch(getattr(metadata, f"{name}_size") * prod(grid), OF_TRITON) for name in names]
-        flags = {"cooperative": metadata.launch_cooperative_grid, "programmatic": metadata.launch_pdl}
+        request = LaunchRequest(
+            kernel.entry,
+            grid,
+            WARP_SIZE * metadata.num_warps,
+            [*given, *map(np.uint64, scratch)],
+            metadata.shared,
+            cluster=ctas if ctas > 1 else None,
+            cooperative=bool(metadata.launch_cooperative_grid),
+            programmatic=bool(metadata.launch_pdl),
+        )
         try:
-            printed = kernel.module.launch(
-                kernel.entry,
-                grid,
-                WARP_SIZE * metadata.num_warps,
-                [*given, *map(np.uint64, scratch)],
-                metadata.shared,
-                cluster=ctas if ctas > 1 else None,
-                known=self.known,
-                **{name: True for name, is_asked in flags.items() if is_asked},
-            )
+            printed = kernel.module.launch(request, self.known)
         except RefsimError as error:
             if not is_fault(error):
                 raise

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from refsim.device import cuda
-from refsim.device.arguments import launch_values
+from refsim.device.arguments import with_values
 from refsim.device.driver import DriverError
 from refsim.device.modules import NoModule
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Struct
+from refsim.ptx.machine.launch_rules import LaunchRequest
 
 BASE = 0x7F0000000000
 
@@ -95,7 +96,7 @@ def test_launch_passes_addresses_scalars_and_how_it_was_asked_for():
 def test_struct_arguments_stay_what_they_are():
     pair = np.zeros((), np.dtype([("n", np.int8), ("x", np.float64)], align=True))[()]
     given = [Struct(bytes(128), 64), pair, ml_dtypes.bfloat16(1.5), np.bool_(True)]
-    assert launch_values("k", given, lambda buffer: False, bytes) == given
+    assert with_values(LaunchRequest("k", 1, 1, given), lambda buffer: False, bytes).args == given
 
 
 @pytest.mark.parametrize(

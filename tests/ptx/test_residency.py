@@ -8,7 +8,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.record import is_fault
 from refsim.ptx.machine import launch
 from refsim.ptx.machine.launch import WAVE_LANES, co_resident, few_ctas, may_wait_for_others
-from refsim.ptx.machine.launch_rules import launch_shape
+from refsim.ptx.machine.launch_rules import LaunchRequest, launch_shape
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 REGISTERS = ".reg .b32 %r<12>; .reg .b64 %d<8>; .reg .pred %p<4>; ld.param.u64 %d1, [out];"
@@ -93,9 +93,10 @@ def test_who_may_wait_for_another_block(body, waits):
 
 def test_residency_counts_whole_clusters():
     function = program("ret;").code("k").function
-    shape = launch_shape(function, "sm_90a", 160, 1024, 5)
+    shape = launch_shape(function, "sm_90a", LaunchRequest("k", 160, 1024, cluster=5))
     assert co_resident("sm_90a", shape, 0, 64) == 130
     assert co_resident("sm_90a", shape, 0, None) == 130
     assert co_resident("sm_90a", shape, 0, 32) == 260
     assert few_ctas(shape, 0, 0) == 15
-    assert few_ctas(launch_shape(function, "sm_90a", 160, 1024, 16), 200_000, 0) == 16
+    wide = launch_shape(function, "sm_90a", LaunchRequest("k", 160, 1024, cluster=16))
+    assert few_ctas(wide, 200_000, 0) == 16

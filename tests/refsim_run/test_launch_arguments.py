@@ -13,6 +13,7 @@ from refsim.errors import RefsimError
 from refsim.kernels import Struct
 from refsim.ptx import load
 from refsim.ptx.machine.arguments import PointerTo
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim.ptx.text.source_names import declared_types, differs
 from refsim_run import cupy as cp
 from refsim_run import session as sessions
@@ -448,9 +449,9 @@ def test_a_right_launch_of_a_program_runs(text, entry, args):
 def test_a_struct_keeps_its_alignment(fresh):
     text = DOUBLE.partition(".visible")[0] + ".visible .entry k(.param .align 8 .b8 s[16]) { ret; }"
     module = fresh.load(text, "test")
-    module.launch("k", 1, 1, [Struct(bytes(16), 8)])
+    module.launch(LaunchRequest("k", 1, 1, [Struct(bytes(16), 8)]))
     with pytest.raises(RefsimError, match="is aligned to 16 B"):
-        module.launch("k", 1, 1, [Struct(bytes(16), 16)])
+        module.launch(LaunchRequest("k", 1, 1, [Struct(bytes(16), 16)]))
 
 
 @pytest.mark.parametrize(

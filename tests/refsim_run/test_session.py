@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim_run import cupyx
 from refsim_run import session as sessions
 from refsim_run.records import Fidelity, KernelRecord, Said, TestRecord, add, merged, of_json
@@ -15,7 +16,7 @@ from tests.refsim_run.kernels import DOUBLE, OPEN, RACE
 
 
 def launched(session, text, entry, *args, block=32):
-    return session.load(text, "test").launch(entry, 1, block, args)
+    return session.load(text, "test").launch(LaunchRequest(entry, 1, block, args))
 
 
 def vector(session, values):
@@ -51,7 +52,7 @@ def test_each_load_has_variables_of_its_own():
     session.memory.memory.write(places[0][0], np.float32([5]))
     x, y = vector(session, [1.0]), vector(session, [0.0])
     for module, wanted in zip(modules, (5.0, 2.0), strict=True):
-        module.launch("double", 1, 1, [y, x, np.uint32(1)])
+        module.launch(LaunchRequest("double", 1, 1, [y, x, np.uint32(1)]))
         assert floats(session, y, 1) == [wanted]
     with pytest.raises(RefsimError, match="unknown-symbol"):
         modules[0].variable("factory")
@@ -251,7 +252,7 @@ def test_a_nan_is_followed_through_two_launches():
     launched(session, DOUBLE, "double", y, x, np.uint32(3))
     launched(session, DOUBLE, "double", z, y, np.uint32(3))  # a kernel is followed until it has some
     module = session.load(DOUBLE.replace("double", "again"), "test")
-    module.launch("again", 1, 32, (z, y, np.uint32(3)))
+    module.launch(LaunchRequest("again", 1, 32, (z, y, np.uint32(3))))
     assert floats(session, z, 3) == [4, np.inf, 8]
     first, second = (kernel.nans for kernel in session.record().kernels)
     assert [(row.code, "launch 1 (double)" in row.where) for row in first][:2] == [("output", False), ("born", True)]
@@ -275,7 +276,7 @@ def test_a_nan_that_the_host_wrote_later_is_an_input():
     x, y, z = (vector(session, values) for values in ([3e38], [0], [0]))
     launched(session, DOUBLE, "double", y, x, np.uint32(1))
     session.memory.write(int(y), np.array([np.nan], np.float32).view(np.uint8))
-    session.load(DOUBLE.replace("double", "again"), "test").launch("again", 1, 32, (z, y, np.uint32(1)))
+    session.load(DOUBLE.replace("double", "again"), "test").launch(LaunchRequest("again", 1, 32, (z, y, np.uint32(1))))
     second = session.record().kernels[1].nans
     assert second[1].code == "loaded"
     assert "byte 0 of allocation 2 of test" in second[1].what

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim_run.session import GpuSession
 from refsim_run.torch.cuda import PointedMemory, TorchEvent, host_addresses
 from tests.refsim_run.kernels import HEAD
@@ -61,7 +62,7 @@ def test_a_tensor_whose_address_was_asked_for_keeps_it_and_kernels_find_it_there
         assert ([host for host, _ in stretches], addresses) == ([storage.data_ptr()], [first])
         assert session.memory.read(second, 4).tolist() == [8, 9, 10, 11]
         module = session.load(STORE, "test")
-        module.launch("store", 1, 1, [np.uint64(first)])
+        module.launch(LaunchRequest("store", 1, 1, [np.uint64(first)]))
     assert storage.array[:2].tolist() == [99, 1]
 
 

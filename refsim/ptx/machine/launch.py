@@ -75,7 +75,7 @@ class PreparedLaunch(PlacedLaunch):
         """Return how many CTAs run at once."""
         shape, owned = self.shape, (self.variables.shared_bytes, self.variables.local_bytes)
         few = few_ctas(shape, *owned)
-        if self.is_cooperative:
+        if self.request.cooperative:
             return shape.ctas
         if few >= shape.ctas or not may_wait_for_others(self.code.function):
             return few
@@ -86,31 +86,33 @@ class PreparedLaunch(PlacedLaunch):
         self.check_resources()
         heap = self.memory.heap
         first = heap.numbers + 1 if heap is not None else 0
-        findings = self.run_tracked(monotonic() + self.checks.seconds)
-        if heap is not None and self.checks.level("leak") != "off":
+        checks = self.options.checks
+        findings = self.run_tracked(monotonic() + checks.seconds)
+        if heap is not None and checks.level("leak") != "off":
             note_leaks(heap, first, findings)
         return findings
 
     def run_tracked(self, deadline: float) -> LaunchFindings:
         """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked. Run
         again too if operands of products changed after the products began."""
-        if self.following is not None:
-            self.following.begin(self.memory, self.code.function.opcodes)
-            return self.attempt(LaunchFindings(self.checks.waivers), deadline, self.following)
-        if self.checks.initialised == "off":
-            return self.attempt(LaunchFindings(self.checks.waivers), deadline)
+        options, checks = self.options, self.options.checks
+        if options.following is not None:
+            options.following.begin(self.memory, self.code.function.opcodes)
+            return self.attempt(LaunchFindings(checks.waivers), deadline, options.following)
+        if checks.initialised == "off":
+            return self.attempt(LaunchFindings(checks.waivers), deadline)
         with Undo(self.memory.space) as undo:
             try:
-                return self.attempt(LaunchFindings(self.checks.waivers), deadline)
+                return self.attempt(LaunchFindings(checks.waivers), deadline)
             except UnwrittenReadError:
                 undo.restore()
         torn = TornRows()
         while True:
-            for watcher in (self.observer, self.watching):
+            for watcher in (options.observer, options.watching):
                 if watcher is not None:
                     watcher.restart()
             torn.grew = False
-            tracking = Tracking(self.checks.initialised, LaunchFindings(self.checks.waivers), torn=torn)
+            tracking = Tracking(checks.initialised, LaunchFindings(checks.waivers), torn=torn)
             with Undo(self.memory.space) as undo:
                 try:
                     findings = self.attempt(tracking.findings, deadline, tracking)
@@ -143,8 +145,11 @@ class PreparedLaunch(PlacedLaunch):
     def pending(self) -> PendingClusters | None:
         """Return the clusters of the launch if its blocks may take over the work of others; else None."""
         takes = any(opcode.startswith(TAKES_OVER) for opcode in self.code.function.opcodes)
-        shape = self.shape
-        return PendingClusters(0, shape.ctas, shape.cluster_ctas, self.policy, self.seed) if takes else None
+        return self._clusters() if takes else None
+
+    def _clusters(self) -> PendingClusters:
+        shape, options = self.shape, self.options
+        return PendingClusters(0, shape.ctas, shape.cluster_ctas, options.policy, options.seed)
 
     def waves(
         self,
@@ -157,8 +162,8 @@ class PreparedLaunch(PlacedLaunch):
         """Yield the machine of each wave; a machine must have run before the next one is requested. Blocks may take over
         the work of `pending` clusters, which leave the later waves."""
         shape, kept = self.shape, history or History()
-        waiting = pending or PendingClusters(0, shape.ctas, shape.cluster_ctas, self.policy, self.seed)
-        holds = pending is not None and not (self.is_cooperative or may_wait_for_others(self.code.function))
+        waiting = pending or self._clusters()
+        holds = pending is not None and not (self.request.cooperative or may_wait_for_others(self.code.function))
         while waiting.first < waiting.end:
             first, count = waiting.start(self.wave, leaves_some=holds)
             geometry = Geometry(shape.grid, shape.block, first, count, shape.cluster, shape.is_explicit_cluster)
@@ -174,7 +179,7 @@ class PreparedLaunch(PlacedLaunch):
         function, threads = self.code.function, self.shape.threads
         if threads > 256 and function.directives.keys().isdisjoint(("maxntid", "reqntid")) and self.registers:
             check_registers(function.name, threads, self.registers)
-        if self.is_cooperative and self.shape.ctas > self.resident:
+        if self.request.cooperative and self.shape.ctas > self.resident:
             chip = limits_of(self.target)
             known = "unknown registers (no ptxas here)" if self.registers is None else f"{self.registers} registers"
             raise RefsimError(
@@ -209,7 +214,7 @@ class PreparedLaunch(PlacedLaunch):
     ) -> Machine:
         """Return the machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
-        poison = (POISON + self.seed) & 0xFF
+        poison = (POISON + self.options.seed) & 0xFF
         shared = per_owner(
             "shared",
             geometry.count,
@@ -427,8 +432,9 @@ class _Running:
 
     def __init__(self, launch: PreparedLaunch, tracking: Tracking | None, *, waits: bool) -> None:
         self.tracking, self.waits = tracking, waits
-        self.findings = LaunchFindings(launch.checks.waivers) if tracking is None else tracking.findings
-        self.waves: Iterator[Machine] = launch.waves(self.findings, monotonic() + launch.checks.seconds, tracking)
+        checks = launch.options.checks
+        self.findings = LaunchFindings(checks.waivers) if tracking is None else tracking.findings
+        self.waves = launch.waves(self.findings, monotonic() + checks.seconds, tracking)
         self.machine, self.left = next(self.waves), -(-launch.shape.ctas // launch.wave) - 1
         self.machine.launches.is_open = not waits
 
@@ -475,10 +481,8 @@ def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapsh
         return _run(first, second, None, None)
     except UnwrittenReadError:
         first.memory.restore(before)
-    trackings = [
-        Tracking(launch.checks.initialised, LaunchFindings(launch.checks.waivers)) for launch in (first, second)
-    ]
-    return _run(first, second, *trackings)
+    both = (first.options.checks, second.options.checks)
+    return _run(first, second, *(Tracking(each.initialised, LaunchFindings(each.waivers)) for each in both))
 
 
 def _run(
@@ -489,7 +493,8 @@ def _run(
     while not one.lets_others_begin:
         one.advance(1)
     two = _Running(second, tracking, waits=True)
-    choice = np.random.Generator(np.random.Philox(second.seed)) if second.policy == "random" else None
+    options = second.options
+    choice = np.random.Generator(np.random.Philox(options.seed)) if options.policy == "random" else None
 
     def turns() -> int:
         return LONGEST_RUN if choice is None else int(choice.integers(1, LONGEST_RUN + 1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -139,6 +139,20 @@ _PERFORMANCE = PTX["performance-tuning directives"]
 
 
 @dataclass(frozen=True)
+class LaunchRequest:
+    """One launch as requested: an entry, its grid of blocks, its arguments, and the attributes of the launch."""
+
+    entry: str
+    grid: Extents
+    block: Extents
+    args: Sequence[Any] = ()
+    shared_bytes: int = 0
+    cluster: Extents | None = None
+    cooperative: bool = False
+    programmatic: bool = False
+
+
+@dataclass(frozen=True)
 class LaunchShape:
     """Grid, block and cluster of a launch, in CTAs and threads. `is_explicit_cluster` is true if the launch or the
     entry names a cluster."""
@@ -183,16 +197,14 @@ def extents(what: str, shape: Extents) -> Shape:
     return x, y, z
 
 
-def launch_shape(
-    function: Function, target: str, grid: Extents, block: Extents, cluster: Extents | None
-) -> LaunchShape:
+def launch_shape(function: Function, target: str, request: LaunchRequest) -> LaunchShape:
     """Return the shape of a launch that keeps all rules of `target` and of the entry's directives. A launch without a
     cluster takes the cluster of `.reqnctapercluster`. With `.blocksareclusters` the grid counts clusters."""
     where = f"launch of {function.name}"
     required = _directive(function, "reqnctapercluster")
-    explicit = cluster is not None or required is not None
-    cluster3 = extents("cluster", cluster) if cluster is not None else required or (1, 1, 1)
-    grid3, block3 = extents("grid", grid), extents("block", block)
+    explicit = request.cluster is not None or required is not None
+    cluster3 = extents("cluster", request.cluster) if request.cluster is not None else required or (1, 1, 1)
+    grid3, block3 = extents("grid", request.grid), extents("block", request.block)
     if "blocksareclusters" in function.directives:
         grid3 = (grid3[0] * cluster3[0], grid3[1] * cluster3[1], grid3[2] * cluster3[2])
     shape = LaunchShape(grid3, block3, cluster3, explicit)

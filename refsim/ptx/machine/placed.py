@@ -1,14 +1,16 @@
 """What all CTAs of a launch share: its code, memory and options, and the clusters that have not started, which waves start
 and running blocks may take over."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from refsim.ptx.async_ops.queue import SchedulePolicy
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.definedness.tracking import OpenBits
+from refsim.ptx.isa.products import Arithmetic
 from refsim.ptx.lowering.blocks import Code
-from refsim.ptx.machine.launch_rules import LaunchShape
+from refsim.ptx.machine.launch_rules import LaunchRequest, LaunchShape
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import Space
@@ -27,25 +29,32 @@ class VariablePlacement:
 
 
 @dataclass(frozen=True)
-class PlacedLaunch:
-    """A launch with its arguments checked and placed; `text` is its module's PTX."""
+class SimulationOptions:
+    """The simulator's own options of a launch, as `Program.launch` takes them; they are no part of its request."""
 
+    policy: SchedulePolicy = "eager"
+    arithmetic: Arithmetic = "silicon"
+    checks: Checks = field(default_factory=Checks)
+    seed: int = 0
+    observer: StepObserver | None = None
+    watching: AddressWatch | None = None
+    following: OpenBits | None = None
+
+
+@dataclass(frozen=True)
+class PlacedLaunch:
+    """A request with its arguments checked and placed; `text` is its module's PTX."""
+
+    request: LaunchRequest
+    options: SimulationOptions
     code: Code
     shape: LaunchShape
     memory: GlobalMemory
     parameters: Space
     variables: VariablePlacement
-    checks: Checks
-    policy: str
-    arithmetic: str
-    seed: int
     target: str
     text: str
-    is_cooperative: bool
-    earlier: TouchedBytes | None = None
-    observer: StepObserver | None = None
-    watching: AddressWatch | None = None
-    following: OpenBits | None = None
+    earlier: TouchedBytes | None
 
 
 _RANDOM_SHARE = 0.75

@@ -5,7 +5,7 @@ From an address or the name of a variable to the bytes that it means."""
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from threading import Lock
@@ -24,7 +24,15 @@ from refsim.ptx.lowering.blocks import Code, lower, single_stepped
 from refsim.ptx.lowering.liveness import Contraction
 from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
-from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, check_programmatic, launch_shape
+from refsim.ptx.machine.launch_rules import (
+    Extents,
+    LaunchRequest,
+    LaunchShape,
+    check_parameters,
+    check_programmatic,
+    launch_shape,
+)
+from refsim.ptx.machine.placed import SimulationOptions
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, WINDOW_SIZE, WINDOWS
@@ -132,9 +140,9 @@ class Program(Card):
         """Return an entry in blocks of one statement, as an observer sees it."""
         return single_stepped(self.code(entry))
 
-    def shape(self, entry: str, grid: Extents, block: Extents, cluster: Extents | None = None) -> LaunchShape:
+    def shape(self, request: LaunchRequest) -> LaunchShape:
         """Return the shape of a launch; RefsimError if the target or the entry's directives refuse it."""
-        return launch_shape(self.code(entry).function, self.target, grid, block, cluster)
+        return launch_shape(self.code(request.entry).function, self.target, request)
 
     def prepare(self, entry: str, memory: GlobalMemory, *, cooperative: bool = False) -> None:
         """Place the module's variables in a memory, and the workspace of a `cooperative` launch, before a launch."""
@@ -180,83 +188,38 @@ class Program(Card):
         Raises RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves
         (exit 5).
         """
-        made, arrays = self.prepared(
-            entry,
-            grid,
-            block,
-            args,
-            shared_bytes=shared_bytes,
-            memory=memory,
-            policy=policy,
-            arithmetic=arithmetic,
-            checks=checks,
-            seed=seed,
-            cluster=cluster,
-            cooperative=cooperative,
-            programmatic=programmatic,
-            observer=observer,
-            watching=watching,
-            following=following,
-        )
+        request = LaunchRequest(entry, grid, block, args, shared_bytes, cluster, cooperative, programmatic)
+        checks = Checks() if checks is None else checks
+        options = SimulationOptions(policy, arithmetic, checks, seed, observer, watching, following)
+        made, arrays = self.prepared(request, GlobalMemory() if memory is None else memory, options)
         findings = made.run()
         _copy_back(arrays, made.memory)
-        return trace_of(entry, made, findings)
+        return trace_of(made, findings)
 
     def prepared(
-        self,
-        entry: str,
-        grid: Extents,
-        block: Extents,
-        args: Sequence[Any],
-        *,
-        shared_bytes: int = 0,
-        memory: GlobalMemory | None = None,
-        policy: SchedulePolicy = "eager",
-        arithmetic: Arithmetic = "silicon",
-        checks: Checks | None = None,
-        seed: int = 0,
-        cluster: Extents | None = None,
-        cooperative: bool = False,
-        programmatic: bool = False,
-        observer: StepObserver | None = None,
-        watching: AddressWatch | None = None,
-        following: OpenBits | None = None,
+        self, request: LaunchRequest, memory: GlobalMemory, options: SimulationOptions
     ) -> tuple[PreparedLaunch, list[tuple[Array, int]]]:
         """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
-        code = (self.code if observer is None else self.stepped)(entry)
-        code = code.held if isinstance(policy, str) and policy == HELD_POLICY else code
-        _check_words(policy, arithmetic)
-        if arithmetic == KNOWN and code.contractions:
+        code = (self.code if options.observer is None else self.stepped)(request.entry)
+        code = code.held if isinstance(options.policy, str) and options.policy == HELD_POLICY else code
+        _check_words(options)
+        if options.arithmetic == KNOWN and code.contractions:
             raise open_bits(str(code.contractions[0]), self.target)
-        _check_numbers(code, shared_bytes=shared_bytes, seed=seed)
-        _check_flags(code, cooperative=cooperative, programmatic=programmatic)
-        _check_helpers(code, observer, memory=memory, checks=checks, watching=watching, following=following)
-        shared_bytes, seed = int(shared_bytes), int(seed)
-        shape = self.shape(entry, grid, block, cluster)
+        _check_numbers(code, shared_bytes=request.shared_bytes, seed=options.seed)
+        _check_flags(code, cooperative=request.cooperative, programmatic=request.programmatic)
+        _check_helpers(code, memory, options)
+        shape = self.shape(request)
         check_parameters(code.function, self.module.version, self.target)
-        if programmatic:
+        if request.programmatic:
             check_programmatic(code.function.name, self.target)
-        device = GlobalMemory() if memory is None else memory
-        variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
-        parameters, arrays = pack_parameters(code.function, args, device)
-        variables.symbols.update(_workspace(device) if cooperative else {})
+        dynamic = int(request.shared_bytes)
+        variables = place_variables(self.module, code.function, self.key, self.target, memory, dynamic)
+        parameters, arrays = pack_parameters(code.function, request.args, memory)
+        variables.symbols.update(_workspace(memory) if request.cooperative else {})
+        earlier = memory.touched if request.programmatic else None
+        options = replace(options, seed=int(options.seed))
         return PreparedLaunch(
-            code,
-            shape,
-            device,
-            parameters,
-            variables,
-            checks or Checks(),
-            policy,
-            arithmetic,
-            seed,
-            self.target,
-            self.text,
-            cooperative,
-            device.touched if programmatic else None,
-            observer,
-            watching,
-            following,
+            request, options, code, shape, memory, parameters, variables, self.target, self.text, earlier
         ), arrays
 
     def _repr_summary(self) -> str:
@@ -278,11 +241,11 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
-def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
+def _check_words(options: SimulationOptions) -> None:
     """Raise RefsimError for an unknown policy or arithmetic."""
-    if not isinstance(policy, str) or policy not in (*POLICIES, HELD_POLICY):
-        raise unknown("policy", policy, list(POLICIES))
-    check_named("arithmetic", arithmetic, ARITHMETICS)
+    if not isinstance(options.policy, str) or options.policy not in (*POLICIES, HELD_POLICY):
+        raise unknown("policy", options.policy, list(POLICIES))
+    check_named("arithmetic", options.arithmetic, ARITHMETICS)
 
 
 def _check_numbers(code: Code, **given: object) -> None:
@@ -298,13 +261,17 @@ def _check_flags(code: Code, **given: object) -> None:
             raise RefsimError("bad-launch", f"{name}={value!r:.40} is not allowed", _launch_of(code), "True or False")
 
 
-def _check_helpers(code: Code, observer: StepObserver | None, **given: object) -> None:
+def _check_helpers(code: Code, memory: GlobalMemory, options: SimulationOptions) -> None:
     """Raise RefsimError for a launch option that is no object of its own kind."""
-    kinds = {"memory": GlobalMemory, "checks": Checks, "watching": AddressWatch, "following": OpenBits}
-    fits = {name: value is None or isinstance(value, kinds[name]) for name, value in given.items()}
-    fits["observer"] = observer is None or callable(getattr(observer, "before", None))
-    for name, value in (*given.items(), ("observer", observer)):
-        if not fits[name]:
+    observer, watching, following = options.observer, options.watching, options.following
+    for name, value, fits in (
+        ("memory", memory, isinstance(memory, GlobalMemory)),
+        ("checks", options.checks, isinstance(options.checks, Checks)),
+        ("watching", watching, isinstance(watching, AddressWatch | None)),
+        ("following", following, isinstance(following, OpenBits | None)),
+        ("observer", observer, observer is None or callable(getattr(observer, "before", None))),
+    ):
+        if not fits:
             what = f"{name}={value!r:.40} is not allowed"
             raise RefsimError("bad-launch", what, _launch_of(code), "an object of its own kind, or None")
 
@@ -326,11 +293,11 @@ def _copy_back(arrays: list[tuple[Array, int]], device: GlobalMemory) -> None:
             array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
 
 
-def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Trace:
+def trace_of(launch: PreparedLaunch, findings: LaunchFindings) -> Trace:
     """Return the result of a launch as its user reads it."""
-    code, checks = launch.code, launch.checks
+    code, checks = launch.code, launch.options.checks
     return Trace(
-        entry,
+        launch.request.entry,
         findings.instructions,
         tuple(place(statement) for statement in findings.inexact.values()),
         tuple(findings.recorded.values()),

@@ -158,12 +158,13 @@ class Machine:
         self.code, self.geometry, self.memory = launch.code, geometry, launch.memory
         self.shared, self.local, self.parameters = shared, local, launch.parameters
         self.symbols, self.in_shared = launch.variables.symbols, launch.variables.in_shared
-        self.checks, self.findings, self.pending = launch.checks, findings, pending
-        self.target, self.asked = launch.target, launch.arithmetic
-        self.observer, self.watching = launch.observer, launch.watching
+        code, options = launch.code, launch.options
+        self.checks, self.findings, self.pending = options.checks, findings, pending
+        self.target, self.asked = launch.target, options.arithmetic
+        self.observer, self.watching = options.observer, options.watching
         self.deadline, self.tracking, self.is_on_trial = deadline, tracking, False
-        code, seed, self.is_held = launch.code, launch.seed + geometry.first, launch.policy == HELD_POLICY
-        policy = "eager" if self.is_held else launch.policy
+        seed, self.is_held = options.seed + geometry.first, options.policy == HELD_POLICY
+        policy = "eager" if self.is_held else options.policy
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[Array] = [
