@@ -22,7 +22,6 @@ from time import monotonic
 import numpy as np
 
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.checks.history import History
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.register_file import UnwrittenReadError
 from refsim.ptx.findings.record import LaunchFindings, fault
@@ -38,7 +37,7 @@ from refsim.ptx.machine.launch_rules import (
     round_up,
     total_shared,
 )
-from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch, VariablePlacement
+from refsim.ptx.machine.placed import Attempt, PendingClusters, PlacedLaunch, VariablePlacement
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
 from refsim.ptx.memory.heap import Heap, HeapBlock
@@ -126,8 +125,8 @@ class PreparedLaunch(PlacedLaunch):
 
     def attempt(self, findings: LaunchFindings, deadline: float, tracking: Tracking | None = None) -> LaunchFindings:
         """Run all CTAs, one wave after another, and return the findings."""
-        history = History()
-        for machine in self.waves(findings, deadline, tracking, history, self.pending()):
+        attempt = Attempt(findings, deadline, tracking, self.pending())
+        for machine in self.waves(attempt):
             try:
                 machine.run()
             except RefsimError as error:
@@ -137,8 +136,8 @@ class PreparedLaunch(PlacedLaunch):
                 error.help = error.help or findings.summary()
                 error.printed = findings.printed_lines()
                 raise error from None
-        findings.contended = history.strong.contended()
-        self.memory.touched = history.left_behind(self.earlier)
+        findings.contended = attempt.history.strong.contended()
+        self.memory.touched = attempt.history.left_behind(self.earlier)
         self.memory.space.maps |= findings.maps
         return findings
 
@@ -151,23 +150,16 @@ class PreparedLaunch(PlacedLaunch):
         shape, options = self.shape, self.options
         return PendingClusters(0, shape.ctas, shape.cluster_ctas, options.policy, options.seed)
 
-    def waves(
-        self,
-        findings: LaunchFindings,
-        deadline: float,
-        tracking: Tracking | None = None,
-        history: History | None = None,
-        pending: PendingClusters | None = None,
-    ) -> Iterator[Machine]:
+    def waves(self, attempt: Attempt) -> Iterator[Machine]:
         """Yield the machine of each wave; a machine must have run before the next one is requested. Blocks may take over
-        the work of `pending` clusters, which leave the later waves."""
-        shape, kept = self.shape, history or History()
+        the work of pending clusters, which leave the later waves."""
+        shape, pending = self.shape, attempt.pending
         waiting = pending or self._clusters()
         holds = pending is not None and not (self.request.cooperative or may_wait_for_others(self.code.function))
         while waiting.first < waiting.end:
             first, count = waiting.start(self.wave, leaves_some=holds)
             geometry = Geometry(shape.grid, shape.block, first, count, shape.cluster, shape.is_explicit_cluster)
-            machine = self.machine(geometry, findings, kept, deadline, tracking, pending)
+            machine = self.machine(geometry, attempt)
             try:
                 yield machine
             finally:
@@ -203,15 +195,7 @@ class PreparedLaunch(PlacedLaunch):
             Kind.INCONCLUSIVE,
         )
 
-    def machine(
-        self,
-        geometry: Geometry,
-        findings: LaunchFindings,
-        history: History,
-        deadline: float,
-        tracking: Tracking | None,
-        pending: PendingClusters | None,
-    ) -> Machine:
+    def machine(self, geometry: Geometry, attempt: Attempt) -> Machine:
         """Return the machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
         poison = (POISON + self.options.seed) & 0xFF
@@ -223,7 +207,7 @@ class PreparedLaunch(PlacedLaunch):
             poison,
         )
         local = per_owner("local", geometry.lanes, local_bytes, [Region("local memory", 0, local_bytes)], poison)
-        return Machine(self, geometry, shared, local, findings, history, deadline, tracking, pending)
+        return Machine(self, attempt, geometry, shared, local)
 
 
 def place_variables(
@@ -434,7 +418,7 @@ class _Running:
         self.tracking, self.waits = tracking, waits
         checks = launch.options.checks
         self.findings = LaunchFindings(checks.waivers) if tracking is None else tracking.findings
-        self.waves = launch.waves(self.findings, monotonic() + checks.seconds, tracking)
+        self.waves = launch.waves(Attempt(self.findings, monotonic() + checks.seconds, tracking))
         self.machine, self.left = next(self.waves), -(-launch.shape.ctas // launch.wave) - 1
         self.machine.launches.is_open = not waits
 

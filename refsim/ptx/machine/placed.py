@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refsim.ptx.async_ops.queue import SchedulePolicy
+from refsim.ptx.checks.history import History
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.isa.definedness.tracking import OpenBits
+from refsim.ptx.isa.definedness.tracking import OpenBits, Tracking
 from refsim.ptx.isa.products import Arithmetic
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.machine.launch_rules import LaunchRequest, LaunchShape
@@ -100,3 +102,15 @@ class PendingClusters:
             return self.end
         self.first += self.cluster
         return self.first - self.cluster
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of all CTAs of a launch, which may be repeated: what its waves share. `pending` are the clusters whose
+    work running blocks may take over, None if no block does so."""
+
+    findings: LaunchFindings
+    deadline: float
+    tracking: Tracking | None = None
+    pending: PendingClusters | None = None
+    history: History = field(default_factory=History)

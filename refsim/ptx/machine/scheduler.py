@@ -20,7 +20,6 @@ from refsim.ptx.async_ops.queue import HELD_POLICY
 from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.transfers import Copies
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
-from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
@@ -31,9 +30,9 @@ from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.execution.register_file import Registers, Unwritten, UnwrittenReadError
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
-from refsim.ptx.findings.record import DoubtError, LaunchFindings, fault, open_bits
+from refsim.ptx.findings.record import DoubtError, fault, open_bits
 from refsim.ptx.findings.table import OPEN_BITS
-from refsim.ptx.isa.definedness.tracking import Tracking, undefined
+from refsim.ptx.isa.definedness.tracking import undefined
 from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
@@ -41,7 +40,7 @@ from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.launch_rules import limits_of
-from refsim.ptx.machine.placed import PendingClusters, PlacedLaunch
+from refsim.ptx.machine.placed import Attempt, PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import WEAK, Access, Port, Semantics
@@ -142,27 +141,16 @@ class Machine:
     proxies: Proxies | None
     port: Port
 
-    def __init__(
-        self,
-        launch: PlacedLaunch,
-        geometry: Geometry,
-        shared: Space,
-        local: Space,
-        findings: LaunchFindings,
-        history: History,
-        deadline: float,
-        tracking: Tracking | None,
-        pending: PendingClusters | None,
-    ) -> None:
+    def __init__(self, launch: PlacedLaunch, attempt: Attempt, geometry: Geometry, shared: Space, local: Space) -> None:
         """Set up the CTAs of `geometry` with all lanes at the first statement; the class says why in this order."""
         self.code, self.geometry, self.memory = launch.code, geometry, launch.memory
         self.shared, self.local, self.parameters = shared, local, launch.parameters
         self.symbols, self.in_shared = launch.variables.symbols, launch.variables.in_shared
-        code, options = launch.code, launch.options
-        self.checks, self.findings, self.pending = options.checks, findings, pending
+        code, options, tracking = launch.code, launch.options, attempt.tracking
+        self.checks, self.findings, self.pending = options.checks, attempt.findings, attempt.pending
         self.target, self.asked = launch.target, options.arithmetic
         self.observer, self.watching = options.observer, options.watching
-        self.deadline, self.tracking, self.is_on_trial = deadline, tracking, False
+        self.deadline, self.tracking, self.is_on_trial = attempt.deadline, tracking, False
         seed, self.is_held = options.seed + geometry.first, options.policy == HELD_POLICY
         policy = "eager" if self.is_held else options.policy
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
@@ -180,7 +168,7 @@ class Machine:
         self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
         self.tensor_pipe = TensorCore(self, policy, self.choice, POISON + seed)
-        watchers = MemoryWatchers.of(self, history, launch.earlier)
+        watchers = MemoryWatchers.of(self, attempt.history, launch.earlier)
         self.races, self.in_flight, self.proxies = watchers.races, watchers.in_flight, watchers.proxies
         self.heard = heard_by(watchers.subscribers)
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
