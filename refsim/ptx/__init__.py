@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from refsim.ptx.machine.program import load as load
     from refsim.ptx.machine.program import stretch_named as stretch_named
     from refsim.ptx.memory.global_memory import GlobalMemory as GlobalMemory
+    from refsim.ptx.observers.log import EventLog as EventLog
+    from refsim.ptx.observers.log import RecordedEvent as RecordedEvent
     from refsim.ptx.observers.steps import AddressWatch as AddressWatch
     from refsim.ptx.observers.steps import WarpTrace as WarpTrace
 else:

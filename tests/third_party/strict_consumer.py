@@ -261,6 +261,7 @@ def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
     policy: ptx.SchedulePolicy = "lazy"
     arithmetic: ptx.Arithmetic = "exact"
     warp = ptx.WarpTrace(program.code("scale"), warp=0)
+    log = ptx.EventLog(("transfer", "mbarrier_pass"), most=100)
     trace: ptx.Trace = program.launch(
         "scale",
         grid,
@@ -272,12 +273,16 @@ def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
         checks=ptx.Checks(),
         observer=warp,
         watching=watched,
+        events=log,
     )
+    first: ptx.RecordedEvent | None = next(iter(trace.events), None)
+    lines = [(each.verb, each.kind, each.what, each.blocks, each.warps, each.lanes) for each in log.events]
     uses: tuple[ptx.BankUse, ...] = trace.banks
     crowds: list[ptx.Crowd | None] = [use.worst for use in uses]
     contractions: tuple[ptx.Contraction, ...] = trace.contractions
     checks: tuple[ptx.Check, ...] = ptx.CHECKS
     assert ptx.STOPS
+    assert len(lines) + log.left_out >= trace.events_left_out or first is None
     return trace if not (crowds or contractions) and checks else program.launch("scale", grid, 32, [x, np.uint32(1)])
 
 

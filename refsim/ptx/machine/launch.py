@@ -107,7 +107,7 @@ class PreparedLaunch(PlacedLaunch):
                 undo.restore()
         torn = TornRows()
         while True:
-            for watcher in (options.observer, options.watching):
+            for watcher in (options.observer, options.watching, options.events):
                 if watcher is not None:
                     watcher.restart()
             torn.grew = False

@@ -16,6 +16,7 @@ from refsim.ptx.machine.launch_rules import LaunchRequest, LaunchShape
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.snapshot import TouchedBytes
 from refsim.ptx.memory.space import Space
+from refsim.ptx.observers.log import EventLog
 from refsim.ptx.observers.steps import AddressWatch, StepObserver
 
 
@@ -41,6 +42,7 @@ class SimulationOptions:
     observer: StepObserver | None = None
     watching: AddressWatch | None = None
     following: OpenBits | None = None
+    events: EventLog | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from refsim.ptx.machine.placed import SimulationOptions
 from refsim.ptx.memory.arrays import Array
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, WINDOW_SIZE, WINDOWS
+from refsim.ptx.observers.log import EventLog, RecordedEvent
 from refsim.ptx.observers.steps import AddressWatch, StepObserver, Stretch
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.lexer import read_ptx
@@ -66,7 +67,8 @@ class Trace(Card):
     `banks` is the use of shared-memory banks, if counted. `off` names the checks that were not made. `printed` holds
     the lines that threads printed, in order. `opcodes` are the opcodes of the executed blocks. `waived` holds each
     waiver that allowed a finding, with the finding. `contended`: strong accesses to places of other threads, as (number,
-    place, whether it reads only); loops that poll are left out.
+    place, whether it reads only); loops that poll are left out. `events` are those of the launch's EventLog, in order, and
+    `events_left_out` counts the events after its limit.
     """
 
     entry: str
@@ -85,6 +87,8 @@ class Trace(Card):
     opcodes: frozenset[str] = frozenset()
     waived: tuple[tuple[str, RefsimError], ...] = ()
     contended: tuple[tuple[int, str, bool], ...] = ()
+    events: tuple[RecordedEvent, ...] = ()
+    events_left_out: int = 0
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -169,11 +173,11 @@ class Program(Card):
         observer: StepObserver | None = None,
         watching: AddressWatch | None = None,
         following: OpenBits | None = None,
+        events: EventLog | None = None,
     ) -> Trace:
         """Run one entry over a grid of blocks and return what happened.
 
-        grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's own directive
-        holds.
+        grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's directive holds.
         args: one per parameter. A numpy array is copied in and copied back, a numpy scalar must have the parameter's
         size (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes()
         takes.
@@ -184,13 +188,13 @@ class Program(Card):
         cooperative: all blocks are resident at once and may meet at a grid barrier.
         programmatic: the previous launch in this memory may let this one start early
         (griddepcontrol.launch_dependents); accesses are checked for that, and this launch runs after the previous one.
-        observer sees every statement, watching every access to some bytes, following where unspecified bits go.
-        Raises RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves
-        (exit 5).
+        observer sees every statement, watching every access to some bytes, following where unspecified bits go. events
+        records what lanes do, as Trace.events.
+        Raises RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid in waves (exit 5).
         """
         request = LaunchRequest(entry, grid, block, args, shared_bytes, cluster, cooperative, programmatic)
         checks = Checks() if checks is None else checks
-        options = SimulationOptions(policy, arithmetic, checks, seed, observer, watching, following)
+        options = SimulationOptions(policy, arithmetic, checks, seed, observer, watching, following, events)
         made, arrays = self.prepared(request, GlobalMemory() if memory is None else memory, options)
         findings = made.run()
         _copy_back(arrays, made.memory)
@@ -269,6 +273,7 @@ def _check_helpers(code: Code, memory: GlobalMemory, options: SimulationOptions)
         ("checks", options.checks, isinstance(options.checks, Checks)),
         ("watching", watching, isinstance(watching, AddressWatch | None)),
         ("following", following, isinstance(following, OpenBits | None)),
+        ("events", options.events, isinstance(options.events, EventLog | None)),
         ("observer", observer, observer is None or callable(getattr(observer, "before", None))),
     ):
         if not fits:
@@ -318,6 +323,8 @@ def trace_of(launch: PreparedLaunch, findings: LaunchFindings) -> Trace:
             for pc, step in ((pc, code.steps[pc]) for pc in code.strong if pc not in code.waiting)
             if id(step.statement) in findings.contended
         ),
+        () if launch.options.events is None else tuple(launch.options.events.events),
+        0 if launch.options.events is None else launch.options.events.left_out,
     )
 
 

@@ -149,7 +149,7 @@ class Machine:
         code, options, tracking = launch.code, launch.options, attempt.tracking
         self.checks, self.findings, self.pending = options.checks, attempt.findings, attempt.pending
         self.target, self.asked = launch.target, options.arithmetic
-        self.observer, self.watching = options.observer, options.watching
+        self.observer, self.watching, self.log = options.observer, options.watching, options.events
         self.deadline, self.tracking, self.is_on_trial = attempt.deadline, tracking, False
         seed, self.is_held = options.seed + geometry.first, options.policy == HELD_POLICY
         policy = "eager" if self.is_held else options.policy
@@ -170,7 +170,7 @@ class Machine:
         self.tensor_pipe = TensorCore(self, policy, self.choice, POISON + seed)
         watchers = MemoryWatchers.of(self, attempt.history, launch.earlier)
         self.races, self.in_flight, self.proxies = watchers.races, watchers.in_flight, watchers.proxies
-        self.heard = heard_by(watchers.subscribers)
+        self.heard = heard_by(watchers.subscribers(self))
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
         self.counter = TransferCounts(self.mbarriers)
         looks = not (tracking or self.checks.initialised == "off")
@@ -291,7 +291,7 @@ class Machine:
         """Let lanes exit, by the statement at `pc` or after the last statement (-1)."""
         self.alive[ids] = False
         self.exit_pc[ids] = pc
-        self.emit(EXIT, ids)
+        self.emit(EXIT, ids, NO_STATEMENT if pc < 0 else self.code.steps[pc].statement)
 
     def branch(self, lanes: Lanes, target: int) -> None:
         """Let lanes go to a statement. Lanes that go back to poll memory again rest until no other lane can run, since
@@ -419,7 +419,7 @@ class Machine:
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
         if step.bound.clause.converges and CONVERGE in self.heard:
             met = None if step.mask_at is None else groups(lanes, arguments[step.mask_at])
-            self.emit(CONVERGE, lanes.ids, payload=met)
+            self.emit(CONVERGE, lanes.ids, step.statement, payload=met)
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = terminator_function(self.code, lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:

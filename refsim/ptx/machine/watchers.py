@@ -12,10 +12,11 @@ from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.stale_reads import GRID_CHECK, GridDependency, StaleReads, Writers
-from refsim.ptx.events import Hear
+from refsim.ptx.events import ACCESS, Hear
 from refsim.ptx.lowering.blocks import granule
 from refsim.ptx.memory.access import Observer
 from refsim.ptx.memory.snapshot import TouchedBytes
+from refsim.ptx.observers.log import EventLog
 from refsim.ptx.observers.steps import AddressWatch
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.scheduler import Scheduler
@@ -25,6 +26,7 @@ class WatchedMachine(Scheduler, Protocol):
     """A machine with its parts that observe accesses themselves."""
 
     watching: AddressWatch | None
+    log: EventLog | None
     tensor_cores: TensorCores
     tensor_pipe: TensorCore
 
@@ -68,12 +70,13 @@ class MemoryWatchers:
             else None,
         )
 
-    @property
-    def subscribers(self) -> list[Mapping[str, Hear]]:
-        """Return what hears the events of each verb, of one check after the other: they hear an event in this order."""
+    def subscribers(self, machine: WatchedMachine) -> list[Mapping[str, Hear]]:
+        """Return what hears the events of each verb, of one check after the other: they hear an event in this order. The
+        log of the user hears it first, so that it has the event at which a check stops the launch."""
         phases = None if self.races is None else self.races.phases
         order = self.in_flight, self.races, phases, self.proxies, self.dependency
-        return [each.hears() for each in order if each is not None]
+        log = [] if machine.log is None else [machine.log.hears(machine)]
+        return [*log, *(each.hears() for each in order if each is not None)]
 
     def observers(self, machine: WatchedMachine) -> dict[str, list[Observer]]:
         """Return the observers of each state space, in the order in which they are called."""
@@ -100,4 +103,7 @@ class MemoryWatchers:
             found["global"].append(Writers(machine.first_thread))
         if machine.watching is not None:
             found.setdefault(machine.watching.stretch.space, []).append(machine.watching)
+        if machine.log is not None and ACCESS in machine.log.verbs:
+            found["shared"].append(machine.log)
+            found["global"].append(machine.log)
         return {name: observers for name, observers in found.items() if observers}
