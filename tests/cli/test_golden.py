@@ -135,6 +135,7 @@ ANSWERS = {
     "simulate": f"simulate turn.ptx turn {TURN}",
     "simulate-trace": f"simulate turn.ptx turn {TURN} --no-banks --trace 1:6-9",
     "simulate-at": f"simulate turn.ptx turn {TURN} --no-banks --at tile+64:8",
+    "simulate-events": f"simulate turn.ptx turn {TURN} --no-banks --events access,synchronization",
     "simulate-all": "simulate turn.ptx arrivals --block 128 --arg zeros:u32:1 --arg zeros:u32:128 --policy all",
 }
 SVGS = {
@@ -184,6 +185,7 @@ FAILURES = {
     "error-diff-layout": "diff got.npy want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
     "error-policy-of-threads": "simulate turn.ptx turn --policy hasty",
     "error-symbol": f"simulate turn.ptx turn {TURN} --at tiel",
+    "error-event": f"simulate turn.ptx turn {TURN} --events access,trasfer",
     "error-warp": f"simulate turn.ptx turn {TURN} --trace 2",
     "error-trace": f"simulate turn.ptx turn {TURN} --trace 1:9-",
     "error-unit": "mma --unit wgma -t e4m3 --a 1 --b 1",

@@ -1,4 +1,4 @@
-"""Every JSON key of verify, explain-diff, order and blame is in a table of conformance/reports/json_keys.md."""
+"""Every JSON key of verify, explain-diff, order, blame and simulate --events is in conformance/reports/json_keys.md."""
 
 import json
 import re
@@ -23,6 +23,7 @@ LINES = {
     "cause": "explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy --at 0,0",
     "outputs": "explain-diff got.npy want.npy -t bf16",
     "order": "order served.py:one_chain --n 8 --k 32 --m 1,2 --against served.py:four_parts",
+    "events": "simulate turn.ptx turn --block 64 --arg zeros:f32:64 --no-banks --events",
     "blame": "blame turn.ptx turn --block 64 --arg zeros:f32:64 --device sim",
 }
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim.cli.answers.events import events_table, source_of
 from refsim.cli.delivery import AGREED, FAILED, Answer, answering
 from refsim.cli.devices import arithmetic_field, without_field
 from refsim.cli.extents import Positive, Whole
@@ -29,10 +29,9 @@ from refsim.render import Bits, Cell, Column, Document, Entry, Part, Record, Tab
 
 if TYPE_CHECKING:
     from refsim.device.schedules import Outcome, Run, SeededPolicy
-    from refsim.ptx import AddressWatch, Arithmetic, BankUse, Crowd, GlobalMemory, Program, Trace, WarpTrace
+    from refsim.ptx import AddressWatch, Arithmetic, BankUse, Crowd, EventLog, GlobalMemory, Program, Trace, WarpTrace
     from refsim.ptx.checks.first_nan import NanRow, NonFinite
     from refsim.ptx.observers.steps import Held, Ran, Touched
-    from refsim.ptx.text.syntax import Statement
 
 FINDINGS = (Column("check", strong=True, of="code"), Column("where"), Column("what"))
 UNDER = Column("under", drop=1)
@@ -62,16 +61,6 @@ STEP_COLUMNS = (
 )
 NAN_COLUMNS = (Column("role", label="NaN", strong=True), Column("where"), Column("what"))
 SHOWN = 4
-
-
-def source_of(statement: "Statement") -> str:
-    """Return the source line of a statement and of the nearest call, or its PTX line where the PTX names no source.
-
-    A finding names all calls, which would be wider than a table.
-    """
-    if statement.location is None:
-        return f"PTX line {statement.line}"
-    return ", called at ".join(at.spot for at in islice(statement.location.places(), 2))
 
 
 def order_name(order: "SeededPolicy") -> str:
@@ -277,13 +266,14 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Watchers:
-    """Observers of the first schedule that the user asked for: the statements of a warp, the accesses to some bytes."""
+    """Observers of the first schedule that the user asked for: statements of a warp, accesses to some bytes, events."""
 
     steps: "WarpTrace | None"
     accesses: "AddressWatch | None"
+    events: "EventLog | None"
 
     def __bool__(self) -> bool:
-        return self.steps is not None or self.accesses is not None
+        return any(each is not None for each in (self.steps, self.accesses, self.events))
 
     def tables(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Table]:
         """Yield the observations in a launch of that shape."""
@@ -295,6 +285,8 @@ class Watchers:
         if self.accesses is not None:
             geometry = Geometry(extents("grid", grid), extents("block", block), 0, prod(grid))
             yield accesses_table(self.accesses.touched, geometry.describe)
+        if self.events is not None:
+            yield events_table(self.events.events)
 
     def hints(self) -> Iterator[str]:
         """Yield how much was left out, and the option that shows it."""
@@ -302,6 +294,8 @@ class Watchers:
             yield f"{counted(self.steps.left_out, 'statement')} more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
         if self.accesses is not None and self.accesses.left_out:
             yield f"{self.accesses.left_out} more accesses: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
+        if self.events is not None and self.events.left_out:
+            yield f"{counted(self.events.left_out, 'event')} more: --events KIND,... chooses kinds"
 
 
 class SimulateOptions(Options):
@@ -340,6 +334,13 @@ class SimulateOptions(Options):
         "argument N. +BYTES adds an offset, :BYTES sets the length.",
         metavar="ADDRESS|SYMBOL",
     )
+    events: str | None = option(
+        "List what threads and copies do, in order. KIND: access, synchronization, transfer, launch, or another kind or "
+        "event (default: all).",
+        metavar="[KIND,...]",
+        is_flag=False,
+        flag_value="all",
+    )
     first_nan: bool = option("Run once more, and show where NaN and infinities in outputs come from.")
     compilation: Compilation = Compilation()
 
@@ -374,6 +375,7 @@ class SimulateOptions(Options):
             observer=None if seen is None else seen.steps,
             watching=None if seen is None else seen.accesses,
             following=born,
+            events=None if seen is None else seen.events,
             checks=Checks("record", "record", "record", "record", banks=banks, seconds=self.seconds, off=self.without),
         )
         return done, memory
@@ -395,10 +397,12 @@ def command(asked: SimulateOptions) -> Answer:
           --arg zeros:f32:64 --trace 1:3-5
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 \\
           --arg zeros:f32:64 --at arg2+16
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 \\
+          --arg zeros:f32:64 --events access,launch
       refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers \\
           --block 64 --arg x.npy --arg f32:0.5
     """
-    from refsim.ptx import AddressWatch, stretch_named
+    from refsim.ptx import AddressWatch, EventLog, stretch_named
 
     program = loaded(asked.file, asked.target, asked.entry, asked.compilation)
     entry = asked.entry or _no_entry(program, asked.file)
@@ -408,7 +412,8 @@ def command(asked: SimulateOptions) -> Answer:
     orders = _orders(program, entry, asked.policy, asked.seed)
     originals = _copied(values) if len(orders) > 1 or asked.first_nan else values
     watch = None if asked.at is None else AddressWatch(stretch_named(program, entry, asked.at, asked.shared))
-    seen = Watchers(_traced(program, entry, asked), watch)
+    log = None if asked.events is None else EventLog(asked.events.split(","))
+    seen = Watchers(_traced(program, entry, asked), watch, log)
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         """Run one schedule. Later schedules get fresh copies of the arguments."""

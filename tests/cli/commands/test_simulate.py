@@ -304,3 +304,48 @@ def test_a_launch_without_nan_says_so(capsys, tmp_path):
     code, out, _ = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--first-nan")
     assert code == 0
     assert "no output holds NaN or an infinity that the launch stored" in out
+
+
+def test_events_are_listed_in_order_with_their_source_lines(capsys, tmp_path):
+    line = ("simulate", written(tmp_path), "swap", *OPTIONS)
+    _, out, err = run(capsys, *line, "--as", "json", "--events")
+    found = [
+        (row["source"], row["event"], row["kind"], row["blocks"], row["warps"]) for row in json.loads(out)["events"]
+    ]
+    assert found == [
+        ("swap.cu:5", "access", "access", [0], [0, 1]),
+        ("swap.cu:5", "meet_cta", "barrier", [0], [0, 1]),
+        ("swap.cu:7", "access", "access", [0], [0, 1]),
+        ("swap.cu:7", "access", "access", [0], [0, 1]),
+        ("swap.cu:7", "exit", "launch", [0], [0, 1]),
+        (None, "end", "launch", [0], [0, 1]),
+    ]
+    assert "more" not in err
+    _, out, _ = run(capsys, *line, "--as", "json", "--events", "barrier,end")
+    assert [row["event"] for row in json.loads(out)["events"]] == ["meet_cta", "end"]
+    _, out, _ = run(capsys, *line, "--as", "json")
+    assert "events" not in json.loads(out)
+
+
+def test_events_beyond_the_limit_are_counted(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("refsim.ptx.observers.log.MOST_PLACES", 0)
+    _, out, err = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--as", "json", "--events")
+    assert [row["event"] for row in json.loads(out)["events"]] == ["access"]
+    assert "5 events more: --events KIND,... chooses kinds" in err
+
+
+def test_events_on_the_way_to_a_fault_are_listed(capsys, tmp_path):
+    file = arrivals(tmp_path, "trap;")
+    code, out, _ = run(capsys, "simulate", file, *OF_ARRIVALS, "--as", "json", "--events")
+    answer = json.loads(out)
+    assert code == 1
+    assert [row["check"] for row in answer["findings"]] == ["trap"]
+    assert [(row["event"], row["instruction"]) for row in answer["events"]] == [("access", "atom.global.add.u32")]
+
+
+@pytest.mark.parametrize("kinds", ["transfers", "access,", "", "access,acces"])
+def test_a_wrong_kind_of_event_is_one_error_with_the_nearest(kinds, capsys, tmp_path):
+    code, out, err = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, f"--events={kinds}")
+    assert (code, out) == (2, "")
+    assert "no kind of event is called" in err
+    assert err.count("nearest: ") == err.count("[unknown-name]") == 1
