@@ -9,6 +9,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import defect_of
+from refsim.ptx.machine.launch_rules import LaunchRequest
 from refsim.testing.adapters import TritonKernel
 from refsim.testing.adapters.triton_kernels import TRITON_DEFECTS, known_defects
 from refsim_run.records import Fidelity
@@ -140,11 +141,11 @@ def test_a_program_that_meets_one_has_found_nothing_wrong() -> None:
     session = GpuSession()
     out = session.memory.allocate(64, "test")
     module = session.load(TWICE, "triton")
-    module.launch("k", 1, 32, [np.uint64(out)], known=known_defects("3.6.0"))
+    module.launch(LaunchRequest("k", 1, 32, [np.uint64(out)]), known=known_defects("3.6.0"))
     (record,) = session.kernels.values()
     assert (record.status, [each.code for each in record.warnings]) == (Fidelity.EXACT, ["barrier-misuse"])
     with pytest.raises(RefsimError, match="barrier-misuse"):
-        module.launch("k", 1, 32, [np.uint64(out)], known=known_defects("3.9.0"))
+        module.launch(LaunchRequest("k", 1, 32, [np.uint64(out)]), known=known_defects("3.9.0"))
 
 
 class Refusing:
