@@ -22,7 +22,14 @@ from refsim.device.driver import encoded_map
 from refsim.testing.kernel_files import load_kernel_file
 
 GPU = Path(__file__).resolve().parent.parent / "gpu"
-bindings, splits, experts = (load_kernel_file(GPU / f"gemm_1d2d{name}.py") for name in ("", "_splits", "_experts"))
+
+
+def files_of(gpu: Path) -> list[Any]:
+    """The declarations of whole tiles, of few rows and of experts in a folder."""
+    return [load_kernel_file(gpu / f"gemm_1d2d{name}.py") for name in ("", "_splits", "_experts")]
+
+
+bindings, splits, experts = files_of(GPU)
 SAMPLED, ROUNDS, IN_CACHE = 512, 5, 150_000_000
 WARM = TIMED = 60  # milliseconds of each kind of call in every round
 Entry, Shape = Any, tuple[int, int, int]
@@ -130,8 +137,10 @@ class Gemm:
         return config
 
 
-def in_parts(gemm: Gemm, o: Operands, count: int) -> Callable[[], None]:
-    """A launch of an entry of few rows, K in `count` parts."""
+def in_parts(gemm: Gemm, o: Operands, count: int = 1) -> Callable[[], None]:
+    """A launch of an entry of whole tiles, or of one of few rows, K in `count` parts."""
+    if "_splits_" not in gemm.entry.name:
+        return gemm.prepared(o)
     m, n, k = o.shape
     parts, _ = splits.parts_of(k, count)
     floats, counters = splits.workspace(gemm.entry, m, n, parts)
@@ -150,32 +159,41 @@ def of_experts(gemm: Gemm, o: Operands, groups: torch.Tensor) -> Callable[[], No
 class DeepGemm:
     """DeepGEMM's compiled kernels in a folder: configs.json, and the cubins that it names.
 
-    configs.json: {"configs": [...]}, an object for each shape with m, n, k; cubin, the name of a file; entry; grid, block and
-    cluster of three numbers; dynamic_smem in bytes; tensor_maps, objects a, b, d and sfa with dtype (UINT8, BFLOAT16, FLOAT32),
-    dims, strides_bytes, box, elementStrides, swizzle (NONE, 32B, 64B, 128B) and l2promotion (L2_128B, L2_256B).
+    configs.json: {"configs": [...]}, an object for each shape with m, n, k; kind, Normal unless MGroupedContiguous or
+    MGroupedMasked, and groups, 1 unless there are experts; cubin, the name of a file; entry; grid, block and cluster of three
+    numbers; dynamic_smem in bytes; tensor_maps, objects a, b, d and sfa with dtype (UINT8, BFLOAT16, FLOAT32), dims,
+    strides_bytes, box, elementStrides, swizzle (NONE, 32B, 64B, 128B) and l2promotion (L2_128B, L2_256B).
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         configs = json.loads((folder / "configs.json").read_text("utf-8"))["configs"]
-        self.configs = {(each["m"], each["n"], each["k"]): each for each in configs}
+        self.configs = {
+            (each.get("kind", "Normal"), each.get("groups", 1), each["m"], each["n"], each["k"]): each
+            for each in configs
+        }
 
-    def prepared(self, o: Operands) -> Callable[[], None]:
-        """A launch over these operands; the parameters are sfb, no groups, M, N, K and the four maps."""
-        config = self.configs[o.shape]
+    def has(self, *key: Any) -> bool:
+        """Whether there is a kernel of this kind and so many experts for M, N and K."""
+        return key in self.configs
+
+    def prepared(self, o: Operands, kind: str = "Normal", groups: torch.Tensor | None = None) -> Callable[[], None]:
+        """A launch over these operands; the parameters are sfb, groups, M, N, K and the four maps."""
+        config = self.configs[kind, o.experts, *o.shape]
         module = checked(driver.cuModuleLoadData((self.folder / config["cubin"]).read_bytes()))
         function = checked(driver.cuModuleGetFunction(module, config["entry"].encode()))
         room = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         checked(driver.cuFuncSetAttribute(function, room, config["dynamic_smem"]))
         maps = [self.map(config["tensor_maps"][name], getattr(o, name)) for name in ("a", "b", "d", "sfa")]
-        held: list[Any] = [ctypes.c_void_p(o.sfb.data_ptr()), ctypes.c_void_p(0), *map(ctypes.c_uint32, o.shape)]
+        of_rows = ctypes.c_void_p(0 if groups is None else groups.data_ptr())
+        held: list[Any] = [ctypes.c_void_p(o.sfb.data_ptr()), of_rows, *map(ctypes.c_uint32, o.shape)]
         raw = [(ctypes.c_char * 192)() for _ in maps]
         places = [-(-ctypes.addressof(each) // 64) * 64 for each in raw]
         for place, each in zip(places, maps, strict=True):
             ctypes.memmove(place, each.getPtr(), 128)
         packed = (ctypes.c_void_p * 9)(*map(ctypes.addressof, held), *places)
         launched = config_of(config["grid"], config["block"], config["cluster"], config["dynamic_smem"])
-        kept = module, held, raw, o
+        kept = module, held, raw, o, groups
 
         def launch(kept: Any = kept) -> None:
             launched.hStream = torch.cuda.current_stream().cuda_stream
@@ -357,13 +375,19 @@ def ratio_of(before: Times, after: Times) -> float:
     return statistics.median(one / other for one, other in zip(before.microseconds, after.microseconds, strict=True))
 
 
-class Kernels:
-    """The modules of the kernel files, compiled: of `file` alone, or of all three."""
+def entries_for(m: int) -> list[Entry]:
+    """The entries of both files that fit so many rows."""
+    found: list[Entry] = bindings.fitting([*bindings.ENTRIES.values(), *splits.ENTRIES.values()], m)
+    return found
 
-    def __init__(self, file: Any = None) -> None:
+
+class Kernels:
+    """The modules of the kernel files of a folder, compiled."""
+
+    def __init__(self, gpu: Path = GPU) -> None:
         self.built, self.modules, self.gemms = {}, {}, {}  # type: ignore[var-annotated]
-        self.file = file or bindings
-        for each in (file,) if file else (bindings, splits, experts):
+        self.whole, self.splits, self.experts = files_of(gpu)
+        for each in (self.whole, self.splits, self.experts):
             ptx = compile_ptx(each.SOURCE, "sm_90a")
             cubin = assemble(ptx)
             self.built[each.SOURCE.stem] = ptx, cubin
@@ -372,13 +396,13 @@ class Kernels:
 
     def gemm(self, entry: Entry) -> Gemm:
         if entry.name not in self.gemms:
-            self.gemms[entry.name] = Gemm(self.file, self.modules[entry.name], entry)
+            self.gemms[entry.name] = Gemm(self.whole, self.modules[entry.name], entry)
         found: Gemm = self.gemms[entry.name]
         return found
 
-    def whole(self, shape: Shape) -> Gemm:
-        """The entry of whole tiles that is chosen for a shape."""
-        return self.gemm(self.file.chosen(*shape))
+    def launches(self, entry: Entry, sets: list[Operands]) -> list[Callable[[], None]]:
+        """Launches of an entry for one B, K in one part."""
+        return [in_parts(self.gemm(entry), o) for o in sets]
 
     def record(self) -> dict[str, Any]:
         return {

@@ -40,6 +40,7 @@ from gemm_launches import (
     check_bits,
     check_samples,
     count_differing,
+    entries_for,
     experts,
     in_parts,
     in_turns,
@@ -49,8 +50,6 @@ from gemm_launches import (
     splits,
     tensor_scaled,
 )
-
-from refsim.testing.kernel_files import load_kernel_file
 
 SHAPES = (
     (64, 7168, 16384),
@@ -71,6 +70,23 @@ MORE_SHAPES = (
     (8192, 4096, 7168),
     (8192, 7168, 2048),
 )
+OTHER_SHAPES = (
+    (256, 2112, 7168),
+    (256, 4096, 7168),
+    (256, 7168, 2048),
+    (256, 24576, 1536),
+    (512, 2112, 7168),
+    (512, 7168, 16384),
+    (1024, 7168, 16384),
+    (1024, 24576, 1536),
+    (2048, 2112, 7168),
+    (2048, 7168, 16384),
+    (8192, 2112, 7168),
+    (8192, 7168, 16384),
+    (8192, 24576, 1536),
+)
+OF_WEIGHTS = (7168, 16384), (2112, 7168), (4096, 7168), (7168, 2048), (24576, 1536)
+FEW_SHAPES = tuple((m, n, k) for n, k in OF_WEIGHTS for m in (16, 32, 64, 128))
 FEW_ROWS = (
     (8, 7168, 16384),
     (16, 7168, 16384),
@@ -113,13 +129,11 @@ class Peers:
     near: int = 0
 
     def calls(self, kernels: Kernels, shape: Shape, sets: list[Operands]) -> dict[str, list[Callable[[], Any]]]:
-        fitting = bindings.fitting(bindings.ENTRIES.values(), shape[0])
-        cheapest = sorted(fitting, key=lambda entry: bindings.cost(entry, *shape))
-        near = {entry.name: kernels.gemm(entry) for entry in cheapest[1 : 1 + self.near]}
-        found = {name: [gemm.prepared(o) for o in sets] for name, gemm in near.items()}
+        cheapest = sorted(entries_for(shape[0]), key=lambda entry: splits.cost(entry, *shape))
+        found = {entry.name: kernels.launches(entry, sets) for entry in cheapest[1 : 1 + self.near]}
         if self.before:
-            found["before"] = [self.before.whole(shape).prepared(o) for o in sets]
-        if self.deepgemm and shape in self.deepgemm.configs:
+            found["before"] = self.before.launches(self.before.splits.chosen(*shape), sets)
+        if self.deepgemm and self.deepgemm.has("Normal", 1, *shape):
             found["deepgemm"] = [*map(self.deepgemm.prepared, sets)]
         return found
 
@@ -127,7 +141,7 @@ class Peers:
 def measure(kernels: Kernels, shape: Shape, entry: Entry, peers: Peers, *, bits: bool) -> Row:
     m, n, k = shape
     sets = sets_of(shape)
-    launches = [kernels.gemm(entry).prepared(o) for o in sets]
+    launches = kernels.launches(entry, sets)
     others = peers.calls(kernels, shape, sets)
     differing = {}
     if bits:
@@ -194,34 +208,50 @@ def few_rows(kernels: Kernels, shape: Shape) -> list[Beside]:
     ]
 
 
-def expert_rows(kernels: Kernels, of: int, rows: int, n: int, k: int) -> list[Beside]:
+def expert_rows(kernels: Kernels, of: int, rows: int, n: int, k: int, peers: Peers) -> list[Beside]:
     """Both layouts of `of` experts with `rows` each, beside the GEMM of one B with all rows."""
     shape = of * rows, n, k
     group = torch.arange(of, device="cuda", dtype=torch.int32)
     packed, owners = sets_of(shape, 1, of), group.repeat_interleave(rows)
     layouts = {f"aligned {step}": (packed, owners, step) for step in (128, 256) if rows % step == 0}
     layouts["masked"] = sets_of((rows, n, k), of, of), torch.full_like(group, rows), None
-    one_b = sets_of(shape)
-    dense = kernels.gemm(bindings.chosen(*shape))
-    calls: dict[str, list[Callable[[], Any]]] = {"one B": [dense.prepared(o) for o in one_b]}
-    entries = {}
+    calls = {"one B": kernels.launches(bindings.chosen(*shape), sets_of(shape))}
+    timed: list[
+        tuple[str, str, str, tuple[str, ...]]
+    ] = []  # of a row: its calls, entry and layout, and those beside it
     for layout, (sets, groups, step) in layouts.items():
-        entries[layout] = experts.chosen([rows] * of, n, k, step)
-        calls[layout] = [of_experts(kernels.gemm(entries[layout]), o, groups) for o in sets]
-        calls[layout][0]()
+        work, beside = ([rows] * of, n, k), ["one B"]
+        candidates = experts.candidates(step)
+        chosen, *others = sorted(candidates, key=lambda entry: experts.cost(entry, *work))
+        for entry in (chosen, *others[: peers.near]):
+            calls[f"{layout} {entry.name}"] = [of_experts(kernels.gemm(entry), o, groups) for o in sets]
+        calls[f"{layout} {chosen.name}"][0]()
         check_samples(sets[0], k, groups=groups.cpu().numpy(), group_rows=step or 128)
-    work = 2e-6 * of * rows * n * k
-    times = in_turns(calls, work)
+        if peers.before:
+            entry = peers.before.experts.chosen(*work, step)
+            calls[f"{layout} before"] = [of_experts(peers.before.gemm(entry), o, groups) for o in sets]
+            beside.append(f"{layout} before")
+        kind = "MGroupedMasked" if step is None else "MGroupedContiguous"
+        if peers.deepgemm and step != 256 and peers.deepgemm.has(kind, of, *sets[0].shape):
+            calls[f"{layout} deepgemm"] = [peers.deepgemm.prepared(o, kind, groups) for o in sets]
+            differing = count_differing(sets[0], calls[f"{layout} {chosen.name}"][0], calls[f"{layout} deepgemm"][0])
+            print(f"{of} x {rows} x {n} x {k}, {layout}: {differing} words differ from DeepGEMM's")
+            beside.append(f"{layout} deepgemm")
+        timed += [
+            (f"{layout} {entry.name}", entry.name, layout, tuple(beside)) for entry in (chosen, *others[: peers.near])
+        ]
+    tera = 2e-6 * of * rows * n * k
+    times = in_turns(calls, tera)
     return [
         Beside(
             (of, rows, n, k),
-            entry.name,
+            entry,
             layout,
-            True,
-            work / statistics.median(times[layout].microseconds),
-            {"one B": ratio_of(times["one B"], times[layout])},
+            entry == experts.chosen([rows] * of, n, k, layouts[layout][2]).name,
+            tera / statistics.median(times[name].microseconds),
+            {peer.removeprefix(f"{layout} "): ratio_of(times[peer], times[name]) for peer in beside},
         )
-        for layout, entry in entries.items()
+        for name, entry, layout, beside in timed
     ]
 
 
@@ -250,7 +280,7 @@ def print_beside(title: str, rows: list[Beside]) -> None:
         print(f"{' x '.join(map(str, row.shape)):>26}  {row.entry + mark:<40}{row.how:<12}{row.tflops:8.0f}{over}")
 
 
-TABLES = ("whole", "few", "experts")
+TABLES = ("whole", "few", "parts", "experts")
 
 
 def main() -> None:
@@ -265,7 +295,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.empty(1, device="cuda")  # makes the primary context current
     kernels = Kernels()
-    before = arguments.before and Kernels(load_kernel_file(arguments.before / "gpu/gemm_1d2d.py"))
+    before = arguments.before and Kernels(arguments.before / "gpu")
     peers = Peers(before, arguments.deepgemm and DeepGemm(arguments.deepgemm), arguments.near)
     device = torch.cuda.get_device_name(0)
     built = next(iter(kernels.built.values()))
@@ -274,14 +304,17 @@ def main() -> None:
     print(f"{built[0].compiler} ({built[0].origin}), {built[1].assembler}, {ROUNDS} rounds of {WARM} + {TIMED} ms")
     found: dict[str, list[Any]] = {key: [] for key in (*TABLES, "every_entry")}
     if "whole" in arguments.only:
-        shapes = SHAPES + (MORE_SHAPES if arguments.more else ())
+        shapes = SHAPES + (MORE_SHAPES + OTHER_SHAPES if arguments.more else ())
         found["whole"] = [measure(kernels, shape, bindings.chosen(*shape), peers, bits=True) for shape in shapes]
         print_whole(found["whole"])
     if "few" in arguments.only:
-        found["few"] = [row for shape in FEW_ROWS for row in few_rows(kernels, shape)]
-        print_beside("Few rows", found["few"])
+        found["few"] = [measure(kernels, shape, splits.chosen(*shape), peers, bits=False) for shape in FEW_SHAPES]
+        print_whole(found["few"])
+    if "parts" in arguments.only:
+        found["parts"] = [row for shape in FEW_ROWS for row in few_rows(kernels, shape)]
+        print_beside("K in parts", found["parts"])
     if "experts" in arguments.only:
-        found["experts"] = [row for each in EXPERTS for row in expert_rows(kernels, *each)]
+        found["experts"] = [row for each in EXPERTS for row in expert_rows(kernels, *each, peers)]
         print_beside("Experts x rows x N x K", found["experts"])
     if arguments.entries:
         every = bindings.ENTRIES.values()
