@@ -25,22 +25,21 @@ SOURCE = Path(__file__).parent / "kernels/fp8_gemm_1d2d_splits.cu"
 ENTRIES = gemm.entries_of(SOURCE)
 Entry = Any
 
-# Nanoseconds for a block of K and for a tile, as gemm_1d2d.COSTS. Of the swapped entries these are estimates: the bytes of a
-# stage at 81.6 a nanosecond, and a tile, as of the entry 64x64 on an H200.
+# Nanoseconds for a block of K and for a tile, fitted as gemm_1d2d.COSTS.
 COSTS: dict[str, tuple[float, float]] = {
-    "fp8_gemm_1d2d_splits_64x128": (272, 1710),
-    "fp8_gemm_1d2d_splits_128x128_1x2": (411, 2900),
-    "fp8_gemm_1d2d_splits_64x8_swapped": (113, 1140),
-    "fp8_gemm_1d2d_splits_64x16_swapped": (126, 1140),
-    "fp8_gemm_1d2d_splits_64x32_swapped": (151, 1140),
-    "fp8_gemm_1d2d_splits_64x64_swapped": (204, 1140),
-    "fp8_gemm_1d2d_splits_128x8_swapped": (214, 1140),
-    "fp8_gemm_1d2d_splits_128x16_swapped": (227, 1140),
-    "fp8_gemm_1d2d_splits_128x32_swapped": (253, 1140),
-    "fp8_gemm_1d2d_splits_128x64_swapped": (304, 1140),
+    "fp8_gemm_1d2d_splits_64x128": (281, 1250),
+    "fp8_gemm_1d2d_splits_128x128_1x2": (415, 2970),
+    "fp8_gemm_1d2d_splits_64x8_swapped": (148, 430),
+    "fp8_gemm_1d2d_splits_64x16_swapped": (152, 550),
+    "fp8_gemm_1d2d_splits_64x32_swapped": (170, 650),
+    "fp8_gemm_1d2d_splits_64x64_swapped": (224, 980),
+    "fp8_gemm_1d2d_splits_128x8_swapped": (247, 500),
+    "fp8_gemm_1d2d_splits_128x16_swapped": (254, 620),
+    "fp8_gemm_1d2d_splits_128x32_swapped": (278, 790),
+    "fp8_gemm_1d2d_splits_128x64_swapped": (324, 1570),
 }
-# B must come from device memory: bytes in a nanosecond, and nanoseconds for any B, fitted to launches with 64 rows on an H200.
-MEMORY = 4050, 4500
+# B must come from device memory for each tile of rows: bytes in a nanosecond, and nanoseconds for any B.
+MEMORY = 4500, 2000
 PART_BYTES = 1500  # of partial sums in a nanosecond, written and read in the L2 cache: an estimate
 
 
@@ -51,13 +50,21 @@ def parts_of(k: int, splits: int) -> tuple[int, int]:
     return -(-blocks // width), width
 
 
-def cost(entry: Entry, m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.MULTIPROCESSORS) -> float:
-    """Nanoseconds that an entry of either file is expected to take: its busiest block, or the bytes of B."""
+def busiest(
+    entry: Entry, m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.MULTIPROCESSORS
+) -> float:
+    """Nanoseconds that the busiest block of an entry of either file is expected to take."""
     step, tile = {**gemm.COSTS, **COSTS}[entry.name]
     parts, width = parts_of(k, splits)
     turns = -(-entry.units(m, n) * parts // max(1, multiprocessors // entry.blocks))
     added = 0 if parts == 1 else 8 * m * n * parts / PART_BYTES
-    return max(turns * (width * step + tile) + added, n * k / MEMORY[0] + MEMORY[1])
+    return float(turns * (width * step + tile) + added)
+
+
+def cost(entry: Entry, m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.MULTIPROCESSORS) -> float:
+    """Nanoseconds that an entry is expected to take: its busiest block, or the bytes of B, read for each tile of rows."""
+    bytes_read = -(-m // (entry.rows * entry.down)) * n * k
+    return max(busiest(entry, m, n, k, splits, multiprocessors), bytes_read / MEMORY[0] + MEMORY[1])
 
 
 def chosen(m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.MULTIPROCESSORS) -> Entry:
@@ -66,11 +73,8 @@ def chosen(m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.
     Where the bytes of B decide, that of the least work. With `splits` only entries that add parts.
     """
     candidates = [*(gemm.ENTRIES.values() if splits == 1 else ()), *ENTRIES.values()]
-    steps = {**gemm.COSTS, **COSTS}
-    return min(
-        gemm.fitting(candidates, m),
-        key=lambda entry: (cost(entry, m, n, k, splits, multiprocessors), *steps[entry.name]),
-    )
+    work = m, n, k, splits, multiprocessors
+    return min(gemm.fitting(candidates, m), key=lambda entry: (cost(entry, *work), busiest(entry, *work)))
 
 
 def fastest(m: int, n: int, k: int) -> dict[str, Any]:
