@@ -1,7 +1,7 @@
 """The log of a launch's events: what each record says, which events a log takes, and when it is full."""
 
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -286,3 +286,22 @@ def test_a_launch_that_begins_again_is_recorded_once() -> None:
     trace = logged(text, "launch", checks=ptx.Checks("record"))
     assert [each.code for each in trace.findings] == ["uninitialised"]
     assert [each.verb for each in trace.events] == ["exit", "end"]
+
+
+def test_a_log_holds_the_events_of_its_last_launch_alone() -> None:
+    log = ptx.EventLog()
+    first, second = (ptx.load(NAMED).launch("k", 1, 96, [], events=log) for _ in range(2))
+    assert len(first.events) == len(second.events) > 0
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, "x", None])
+def test_a_limit_that_is_no_count_is_refused(most: Any) -> None:
+    with pytest.raises(RefsimError, match="a whole number of events") as caught:
+        ptx.EventLog(most=most)
+    assert caught.value.code == "bad-value"
+
+
+@pytest.mark.parametrize("kinds", [5, None, [1], "", [""], ["access", ""]])
+def test_a_kind_that_is_no_name_is_refused(kinds: Any) -> None:
+    with pytest.raises(RefsimError, match="no kind of event"):
+        ptx.EventLog(kinds)

@@ -196,6 +196,8 @@ class Program(Card):
         checks = Checks() if checks is None else checks
         options = SimulationOptions(policy, arithmetic, checks, seed, observer, watching, following, events)
         made, arrays = self.prepared(request, GlobalMemory() if memory is None else memory, options)
+        if events is not None:
+            events.restart()
         findings = made.run()
         _copy_back(arrays, made.memory)
         return trace_of(made, findings)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import unknown
+from refsim.errors import RefsimError, unknown
 from refsim.ptx import events
 from refsim.ptx.events import Hear, LaunchEvent
 from refsim.ptx.execution.geometry import Ids
@@ -152,8 +152,8 @@ class EventLog(FieldsCard):
     """Records the first `most` events of a launch in `events`, in order; `left_out` counts the others.
 
     `kinds` names the events to record: kinds ("transfer"), groups of kinds ("synchronization") or verbs ("copy_end");
-    none means all. A log keeps at most a million threads and addresses. Raises RefsimError `unknown-name` for another
-    kind.
+    none means all. A log keeps at most a million threads and addresses, and those of its last launch alone. Raises
+    RefsimError: `unknown-name` for another kind, `bad-value` for a `most` that is no count.
     """
 
     kinds: Sequence[str] = ()
@@ -163,10 +163,14 @@ class EventLog(FieldsCard):
     _places: int = 0
 
     def __post_init__(self) -> None:
-        names = (self.kinds,) if isinstance(self.kinds, str) else self.kinds
+        if not isinstance(self.most, int | np.integer) or self.most < 0:
+            rule = "a whole number of events from 0 on"
+            raise RefsimError("bad-value", f"most={self.most!r:.40} is not allowed", "EventLog", rule)
+        one = isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence)
+        names = (self.kinds,) if one else tuple(self.kinds) or ("all",)
         known = [*GROUPS, *EVENT_KINDS, *(verb for verb in VERBS if verb not in EVENT_KINDS)]
         wanted: set[str] = set()
-        for name in names or ("all",):
+        for name in names:
             if name not in known:
                 error = unknown("kind of event", name, known)
                 error.rule = f"{', '.join((*GROUPS, *EVENT_KINDS))}, or an event"
