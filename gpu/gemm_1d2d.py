@@ -101,9 +101,10 @@ def entries_of(source: Path) -> dict[str, Entry]:
 
 ENTRIES = entries_of(SOURCE)
 
-# Nanoseconds for one block of K, and for a tile in addition, with all multiprocessors busy: fitted to an H200 at 90 random shapes
-# by benchmarks/gemm_costs.py, which prints this table for the chip that it runs on. Other chips take it as the nearest.
-# A tile of 256x128 was fitted to 3320; at 15 more shapes the entries chosen so were slower.
+# Nanoseconds for one block of K, and for a tile in addition, with all multiprocessors busy: fitted to an H200 by
+# benchmarks/gemm_costs.py, which prints this table for the chip that it runs on. Other chips take it as the nearest. The tiles of
+# 64 rows are of its 90 random shapes, the others of an earlier run at 60. A tile of 256x128 was fitted to 3320; at 15 more shapes
+# the entries chosen so were slower.
 COSTS: dict[str, tuple[float, float]] = {
     "fp8_gemm_1d2d_64x64": (205, 770),
     "fp8_gemm_1d2d_64x112": (284, 1250),
